@@ -1,0 +1,5 @@
+SECTIONS = ("late-sam",)
+
+
+def test_block_runs(readme_block):
+    readme_block()

@@ -1,0 +1,5 @@
+SECTIONS = ("linear-network",)
+
+
+def test_block_runs(readme_block):
+    readme_block()

@@ -1,0 +1,5 @@
+SECTIONS = ("uv-model",)
+
+
+def test_block_runs(readme_block):
+    readme_block()

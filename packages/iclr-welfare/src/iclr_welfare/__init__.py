@@ -1,0 +1,5 @@
+"""Long-run welfare under Rawlsian and utilitarian intervention policies (Wu, Abebe, Hardt, Stoica, ICLR 2025)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
