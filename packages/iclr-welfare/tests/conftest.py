@@ -1,12 +1,14 @@
 """People that several tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 import pytest
 
 import iclr_welfare as iw
+from iclr_shared.testing import claim_run, holds
+from iclr_welfare.paper import METHOD
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,3 +35,19 @@ def mixed() -> iw.Population:
     return iw.linear(
         rng.uniform(0.0, 100.0, 10), f_minus, f_minus * 2.0, rng.uniform(50.0, 70.0, 10), rng.uniform(5.0, 15.0, 10)
     )
+
+
+@pytest.fixture
+def holds_only_with_its_effect(tmp_path) -> Callable[..., None]:
+    """Assert that a claim's check meets the threshold at small `sizes`, with a control, and misses it when `removed`
+    takes its effect away."""
+
+    def judge(claim, check, sizes, removed) -> None:
+        measurement = check(claim_run(tmp_path, claim), **sizes)
+        assert holds(METHOD, claim, measurement), measurement
+        assert measurement.baseline is not None
+        without = claim_run(tmp_path / "removed", claim)
+        without.figure = lambda name, figure: None  # drawn once already
+        assert not holds(METHOD, claim, check(without, **sizes | removed))
+
+    return judge

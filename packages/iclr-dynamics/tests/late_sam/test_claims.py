@@ -19,7 +19,7 @@ from iclr_shared.testing import claim_run, holds
 # USAM is at its edge, GD above it; the late arm has 40 steps.
 SMALL = dataclasses.replace(claims.FULL, epochs=400)
 MINI = dataclasses.replace(recipes.MINIBATCH, epochs=20)
-BRIEF = dataclasses.replace(recipes.ADVERSARIAL, epochs=10)
+BRIEF = dataclasses.replace(recipes.ADVERSARIAL, epochs=5)
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_minibatch_claims(folder):
 
 
 def test_where_it_fails(folder):
-    brief = dataclasses.replace(recipes.DECAYED, epochs=10)
+    brief = dataclasses.replace(recipes.DECAYED, epochs=4)
     assert np.isfinite(check(folder, "C10a", seeds=1, training=brief).measured)
     assert np.isfinite(check(folder, "C10b", seeds=1, training=brief).measured)
 

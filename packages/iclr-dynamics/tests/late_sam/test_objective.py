@@ -82,7 +82,7 @@ def test_function_model_takes_any_pytree():
 
 def test_training_loss_in_batches_is_the_whole():
     model = flax_model(MLP((4, 3)))
-    x, y = np.random.default_rng(0).standard_normal((10, 2), np.float32), one_hot(np.arange(10) % 3, 3)
+    x, y = jax.random.normal(jax.random.key(0), (10, 2)), one_hot(np.arange(10) % 3, 3)
     params, extra = model.init(jax.random.key(1), x)
     whole = evaluate(model, params, extra, x, y).loss
     loss = training_loss(model, cross_entropy, 3)

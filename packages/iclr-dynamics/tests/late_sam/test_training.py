@@ -167,8 +167,8 @@ def test_resume_after_a_fault(tmp_path):
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
     train(SwitchSchedule.late_from(2), checkpoint=Checkpoint(tmp_path), until=1)
+    other = DATA._replace(x=X[::-1])
     with pytest.raises(InputError, match="another data"):
-        other = DATA._replace(x=X[::-1])
         fit(MODEL, other, SwitchSchedule.late_from(2), TRAINING, key=KEY, checkpoint=Checkpoint(tmp_path))
     with pytest.raises(InputError, match="another init"):
         train(SwitchSchedule.late_from(2), init=MODEL.init(KEY, X), checkpoint=Checkpoint(tmp_path))

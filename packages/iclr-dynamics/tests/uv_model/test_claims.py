@@ -9,8 +9,8 @@ from iclr_shared.testing import claim_run, holds
 EDGE = {"inits": 4, "steps": 3000, "rates": 26}
 
 CASES = {
-    "C1a": ({"n": 6, "d": 3, "steps": 60}, {"loss_factor": 1.0}),
-    "C1b": ({"n": 3, "d": 2, "steps": 20}, {"loss_factor": 1.0}),
+    "C1a": ({"n": 6, "d": 3, "steps": 60}, {"loss_factor": 1.0, "ps": (1.0,)}),
+    "C1b": ({"n": 3, "d": 2, "steps": 20}, {"loss_factor": 1.0, "ps": (1.0,)}),
     "C2a": ({"starts": 60, "steps": 3000}, {"shuffled": True}),
     "C2b": ({"starts": 60, "steps": 3000}, {"eta_ntk": 1.9}),
     "C2c": ({"n": 2000, "steps": 1000}, {"p": 1.0}),

@@ -35,6 +35,7 @@ def _arms(run: ClaimRun, training: Training, seeds: int, **options: Any) -> dict
 
 
 def full_batch(run: ClaimRun, seeds: int, training: Training, late: str) -> dict[str, dict[str, np.ndarray]]:
+    """Ends of all arms under full-batch gradient descent with USAM, by arm and quantity; computed once a run."""
     return _arms(run, training, seeds, family="usam", late=late, switches=SWITCHES, early=EARLY)
 
 

@@ -24,4 +24,5 @@ def mean(values: np.ndarray) -> tuple[float, tuple[float, float] | None]:
 
 
 def geometric_mean(values: np.ndarray) -> float:
+    """Of positive numbers: sharpness varies by factors, not by differences."""
     return float(np.exp(np.mean(np.log(values))))

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +174,13 @@ def kept(folder: Path, settings: Any, compute: Callable[[], dict[str, Any]]) -> 
 
 def weights_of(flat: Float[np.ndarray, " size"]) -> Any:
     """Flat weights of `network` as its pytree."""
-    template, _ = network().init(jax.random.key(0), jnp.zeros((1, 64), flat.dtype))
-    return ravel_pytree(template)[1](jnp.asarray(flat))
+    return _unravel(network(), flat.dtype)(flat)
+
+
+@cache
+def _unravel(model: Model, dtype: np.dtype) -> Callable[[Any], Any]:
+    template, _ = model.init(jax.random.key(0), jnp.zeros((1, 64), dtype))
+    return jax.jit(ravel_pytree(template)[1])
 
 
 def adversarial_arms(

@@ -19,7 +19,6 @@ from iclr_shared.adapters import pytree_arrays, pytree_restore
 from iclr_shared.checkpoints import save_arrays
 from iclr_shared.errors import InputError
 
-
 #: scikit-learn's digits in [0, 1], 1,000 of them for training, by the key of the split.
 unit_digits = jax.jit(partial(digits, train=1000, scale="unit"))
 

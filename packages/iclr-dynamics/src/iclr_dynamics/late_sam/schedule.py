@@ -43,7 +43,7 @@ class SwitchSchedule:
                 raise InputError(f"The training mode {mode!r} is unknown; take one of {', '.join(MODES)}.")
         if self.unit not in ("epochs", "steps", "fraction"):
             raise InputError(f"The switch unit {self.unit!r} is unknown; take 'epochs', 'steps' or 'fraction'.")
-        if not (0 <= self.start and (self.end is None or self.start <= self.end)):
+        if not (self.start >= 0 and (self.end is None or self.start <= self.end)):
             raise InputError(f"The switch window [{self.start}, {self.end}] must have 0 <= start <= end.")
         if self.unit == "fraction" and max(self.start, self.end or 0) > 1:
             raise InputError(f"The switch window [{self.start}, {self.end}] is in fractions of training: 0 to 1.")

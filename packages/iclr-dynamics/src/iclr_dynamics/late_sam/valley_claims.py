@@ -161,12 +161,12 @@ def late_sam_stays_in_the_valley(
 def _escape(data: Any, whole: Callable, params: Any, rho: float, steps: int, settle: int, displacement: float):
     """Growth per step along the top eigenvector: (predicted, measured, curve, h)."""
     batch = {}, jnp.asarray(data.x, jnp.result_type(float)), jnp.asarray(data.y, jnp.result_type(float))
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), params)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     if settle:
         params = escape_curve(whole, params, *batch, eta=ETA / 8, rho=0.0, steps=settle).params
     top = top_eigenvalues(whole, params, *batch, k=1)
-    h, direction = float(top.values[0]), jax.tree.map(lambda leaf: leaf[0], top.vectors)
-    start = jax.tree.map(lambda leaf, along: leaf + displacement * along, params, direction)
+    h, direction = float(top.values[0]), jax.tree.map(lambda leaf: np.asarray(leaf)[0], top.vectors)
+    start = jax.tree.map(lambda leaf, along: np.asarray(leaf) + displacement * along, params, direction)
     curve = escape_curve(whole, start, *batch, eta=ETA, rho=rho, steps=steps, direction=direction)
     # Successive differences need no reference point, and grow by the same factor.
     moves = np.abs(np.diff(curve.projections))

@@ -169,8 +169,9 @@ def digits_network(
 ) -> Network:
     """3-layer ReLU network on 500 standardised digits, half mean squared error, full batch, eta = C / lambda_H(0)."""
     data = digits(key_of(seed, "digits", index), train=500, dtype=jnp.float32)
-    model = MLP((width, width, 10), "relu")  # the same for all scales: they differ in the initial weights only
-    params = jax.jit(model.clone(sigma_w=scale).init)(key_of(seed, "network", index), data.x)
+    model = MLP((width, width, 10), "relu")
+    params = jax.jit(model.init)(key_of(seed, "network", index), data.x)
+    params = jax.tree.map(lambda weights: scale * weights, params)  # the biases are 0
     start = float(top_eigenvalues(network_loss(model), params, data.x, data.y).values[0])
 
     def train(rate: float, steps: int, every: int) -> Track:

@@ -139,7 +139,7 @@ def train_and_track(
                 batch_size=batch_size, key=chunk,
             )  # fmt: skip
             params, state = stretch.params, stretch.state
-        value = float(objective(params, x, y))
+        value = float(jax.jit(objective)(params, x, y))
         if not _fine(value):
             diverged = done
             records.append([done, value, *[np.nan] * 3])

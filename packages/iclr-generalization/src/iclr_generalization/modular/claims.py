@@ -96,6 +96,7 @@ def monolithic_exponent(
     axes.plot(dimensions, np.transpose(sizes), "o", color="#0072B2", alpha=0.6)
     axes.plot(dimensions, wanted, "k--", label="(1 - ε) 3ᵐ")
     axes.set(yscale="log", xlabel="dimension m", ylabel="samples n for a test loss of 0.1", title="Monolithic features")
+    axes.set_xticks(dimensions)
     axes.legend(frameon=False)
     run.figure("samples", figure)
     series = {"m": list(dimensions), "n": np.mean(sizes, 0), "closed form": wanted}
