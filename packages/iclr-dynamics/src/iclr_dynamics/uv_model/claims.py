@@ -29,7 +29,7 @@ BASIN = {
     (1.0, 1.58): 17.8,
     (1.0, 1.62): 0.0,
 }
-"""Bounded inits in per cent for (sigma_w, c) after 20,000 steps; k = 1, y = 2, n = 512. The two shares between 0 and 100
+"""Bounded inits in % for (sigma_w, c) after 20,000 steps, k = 1, y = 2, n = 512. The two shares between 0 and 100
 come from plain gradient descent on the weights of 1,200 inits, without the map: standard errors 1.3 and 1.1 points."""
 
 
