@@ -79,10 +79,10 @@ def test_mse_has_the_half():
 
 
 def test_gradient_descent_continues_where_it_stopped():
-    data = digits(jax.random.key(0), train=30)
-    model = MLP((4, 10), "tanh")
+    data = digits(jax.random.key(0), train=40)
+    model = MLP((6, 10), "tanh")
     loss, params = network_loss(model), jax.jit(model.init)(jax.random.key(1), data.x)
-    assert network_loss(MLP((4, 10), "tanh")) is loss
+    assert network_loss(MLP((6, 10), "tanh")) is loss
     go = partial(gradient_descent, loss, learning_rate=0.02, optimizer=MOMENTUM)
     whole = go(params, data.x, data.y, steps=8)
     half = go(params, data.x, data.y, steps=4)

@@ -9,7 +9,10 @@ import iclr_welfare as iw
 from iclr_shared.testing import Killed, run_cli
 from iclr_welfare import simulation
 
-SIMULATED = ("--seeds", 2, "--horizon", 400, "--policies", "rawlsian,util_gain", "--quiet")
+T = 800
+"""Long enough for a long-run statement on `mixed`."""
+
+SIMULATED = ("--seeds", 2, "--horizon", T, "--policies", "rawlsian,util_gain", "--quiet")
 
 
 @pytest.fixture
@@ -23,6 +26,8 @@ def file(tmp_path, mixed):
 
 def test_simulate(file, tmp_path, mixed):
     out = tmp_path / "out"
+    (out / "checkpoints").mkdir(parents=True)
+    (out / "checkpoints" / "my-model.pt").touch()  # the user's own, which stays
     code, text, error = run_cli(
         "welfare",
         "simulate",
@@ -43,16 +48,17 @@ def test_simulate(file, tmp_path, mixed):
     trajectories = pandas.read_csv(out / "trajectories.csv")
     people = iw.read_population(file)
     options = {"key": jax.random.key(0), "seeds": 2, "noise": iw.Noise.official(people, 2)}
-    result = iw.simulate(people, "rawlsian", 2, 400, **options)
+    result = iw.simulate(people, "rawlsian", 2, T, **options)
     ours = trajectories[trajectories.policy == "rawlsian"]
     np.testing.assert_allclose(ours["mean"], result.mean.mean(0), rtol=1e-12)
     np.testing.assert_allclose(ours["R"][1:], result.growth.mean(0)[1:], rtol=1e-12)
     table = pandas.read_csv(out / "people.csv")
-    np.testing.assert_allclose(table.rawlsian_helped_share, result.selected_counts.mean(0) / 400)
+    np.testing.assert_allclose(table.rawlsian_helped_share, result.selected_counts.mean(0) / T)
     assert table.filter(like="helped_share").sum().to_numpy() == pytest.approx([2.0])
     assert json.loads((out / "run.json").read_text())["rawlsian"]["noise_variance"] == [options["noise"].variance]
     assert (out / "simulate.png").read_bytes().startswith(b"\x89PNG")
-    assert not (out / "checkpoints").exists()
+    assert not (out / "checkpoints" / "rawlsian").exists()
+    assert (out / "checkpoints" / "my-model.pt").exists()
 
 
 def test_simulate_grouped_incomes(tmp_path):
@@ -117,10 +123,10 @@ def test_compare(file, tmp_path):
     assert "exact condition with the sets S that util_gain helped" in text
     assert "at T* =" in text or "does not overtake" in text
     ranks = pandas.read_csv(out / "ranks.csv")
-    assert sorted(ranks["T"].unique()) == [10, 100, 400]
+    assert sorted(ranks["T"].unique()) == [10, 100, T]
     assert (ranks.groupby("T")["rank"].min() == 1).all()
     assert (out / "compare.png").exists()
-    known = ranks[(ranks.policy == "rawlsian") & (ranks["T"] == 400)].closed_form.item()
+    known = ranks[(ranks.policy == "rawlsian") & (ranks["T"] == T)].closed_form.item()
     assert known == pytest.approx(iw.rate_rawls(iw.read_population(file), 1))
 
 
@@ -129,7 +135,10 @@ def test_a_short_horizon_makes_no_long_run_statement(file, tmp_path):
     code, text, _ = run_cli("welfare", "compare", file, *arguments)
     assert code == 0
     assert "horizon too short for a long-run statement: the burn-in alone is about" in text
+    assert "exact condition over all sets S, winner in the long run: " in text
     assert "simulated late slopes agree" not in text
+    ranks = pandas.read_csv(tmp_path / "out" / "ranks.csv")
+    assert ranks[ranks.policy == "util_gain"].closed_form.isna().all()  # which S it will be does not show yet
 
 
 def test_interrupted_and_resumed(file, tmp_path, monkeypatch):
@@ -196,8 +205,9 @@ def test_levels_without_sense_are_named(tmp_path):
 
 
 def test_an_output_that_is_a_file(file, tmp_path):
-    code, _, error = run_cli("welfare", "simulate", file, "--out", file)
-    assert (code, "Choose another --out" in error) == (2, True)
+    for verb in ("simulate", "condition", "compare"):
+        code, _, error = run_cli("welfare", verb, file, "--out", file)
+        assert (code, "Choose another --out" in error) == (2, True)
     assert file.read_text().startswith("welfare")
 
 
@@ -205,7 +215,7 @@ def test_horizons_between_records_are_left_out(file, tmp_path):
     arguments = ("--record-every", 8, "--horizons", "10,16", "--out", tmp_path / "out")
     code, _, error = run_cli("welfare", "compare", file, *SIMULATED, *arguments)
     assert code == 0, error
-    assert sorted(pandas.read_csv(tmp_path / "out" / "ranks.csv")["T"].unique()) == [16, 400]
+    assert sorted(pandas.read_csv(tmp_path / "out" / "ranks.csv")["T"].unique()) == [16, T]
 
 
 def test_a_missing_file(tmp_path):

@@ -24,13 +24,14 @@ def test_one_step_is_simultaneous_and_moves_everyone(mixed):
     with jax.enable_x64(True):
         before = state_of(jnp.asarray(mixed.U0))
         options = {"policy": "rawlsian", "M": 3, "noisy": False, "rounded": False}
-        after = iw.step(before, mixed.f, mixed.g, key, key, quiet(jnp.float64), **options)
+        step = jax.jit(iw.step, static_argnames=tuple(options))
+        after = step(before, mixed.f, mixed.g, key, key, quiet(jnp.float64), **options)
         helped = np.argsort(mixed.U0)[:3]
         expected = mixed.U0 - mixed.g(mixed.U0)
         expected[helped] = (mixed.U0 + mixed.f(mixed.U0))[helped]
         np.testing.assert_allclose(np.asarray(after.welfare), expected, rtol=1e-14)
         np.testing.assert_array_equal(np.flatnonzero(after.counts), np.sort(helped))
-        rounded = iw.step(before, mixed.f, mixed.g, key, key, quiet(jnp.float64), **options | {"rounded": True})
+        rounded = step(before, mixed.f, mixed.g, key, key, quiet(jnp.float64), **options | {"rounded": True})
         moved = np.asarray(rounded.welfare) - mixed.U0
         np.testing.assert_allclose(moved, np.round(moved), atol=1e-9)
 
@@ -76,5 +77,9 @@ def test_gini_of_negative_welfare_is_refused_unless_shifted():
         iw.gini(U)
     with pytest.raises(InputError, match="not all zero"):
         iw.gini(np.zeros(3))
+    with pytest.raises(InputError, match="least is nan"):
+        iw.gini(np.array([1.0, np.nan]))
+    with pytest.raises(InputError, match="there is none"):
+        iw.gini(np.zeros(0))
     assert iw.gini(U, shift=1.0) == pytest.approx(iw.gini(np.array([0.0, 2.0, 5.0])))
     assert iw.gini(np.array([0.0, 0.0, 3.0])) == pytest.approx(2 / 3)

@@ -5,7 +5,7 @@ import pytest
 from iclr_shared.testing import claim_run
 from iclr_welfare import heat_map
 
-MAP = {"size": 2, "repeats": 5, "T": 500, "group": 400}
+MAP = {"size": 2, "repeats": 5, "T": 500, "short": 10, "group": 400}
 # check, small sizes, what removes the effect
 CASES = {
     "C5a": (heat_map.heat_map_corner, MAP, {"rival": "random"}),

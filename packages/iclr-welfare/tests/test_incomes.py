@@ -75,7 +75,12 @@ def test_every_group_is_represented(incomes, group):
 
 @pytest.mark.parametrize(
     ("incomes", "group", "message"),
-    [([], 200, "finite"), ([np.nan], 200, "finite"), ([1.0], 0, "group"), ([1.0], np.inf, "group")],
+    [
+        ([], 200, "Incomes are empty"),
+        ([1.0, np.nan, 2.0, -np.inf, 1e18], 200, r"not so in row 2 \(nan\), 4 \(-inf\), 5 \(1e\+18\)"),
+        ([1.0], 0, "group"),
+        ([1.0], np.inf, "group"),
+    ],
 )
 def test_bad_incomes(incomes, group, message):
     with pytest.raises(InputError, match=message):

@@ -79,6 +79,7 @@ def test_concave_rises_then_falls():
         (lambda: Constant(np.nan), "not finite"),
         (lambda: Constant(np.ones((2, 2))), "shape"),
         (lambda: LinearClipped(1.0, 2.0, 5.0, 5.0), "coincide"),
+        (lambda: Step(np.ones(2), np.full(3, 2.0), 0.0), "shape"),
         (lambda: LinearClipped(-1.0, 2.0, 0.0, 5.0), "lo is not positive"),
         (lambda: LinearClipped(1.0, 2.0, 0.0, np.inf), "x_hi is not finite"),
         (lambda: Logistic(1.0, 2.0, 0.0, 0.0), "width is not positive"),

@@ -57,6 +57,22 @@ def test_ruin_needs_many_people():
         iw.ruin_example(np.zeros(150))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: iw.heterogeneous(U0, 0, rng=np.random.default_rng(0)), "M = 0 must be at least 1"),
+        (lambda: iw.heterogeneous(U0, 1, rng=np.random.default_rng(0), sigma2=-1.0), "number >= 0, not -1"),
+        (lambda: iw.heat_map_cell(U0, 0.5, np.nan, rng=np.random.default_rng(0)), "number >= 0, not nan"),
+        (lambda: iw.heat_map_cell(U0, 1.5, 1.0, rng=np.random.default_rng(0)), r"must lie in \(0, 1\], not be 1.5"),
+        (lambda: iw.concave(U0, 40), "M = 40 must be at least 1 and smaller"),
+        (lambda: iw.homogeneous(np.zeros(0)), "at least two people"),
+    ],
+)
+def test_bad_parameters(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
 def test_concave_right_limit():
     people = iw.concave(U0, 2, rng=np.random.default_rng(0))
     assert people.f_minus[0] == pytest.approx(6 * 60 * 20)

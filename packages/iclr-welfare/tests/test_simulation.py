@@ -160,6 +160,8 @@ def test_common_noise_and_independent_noise(mixed):
     alone = iw.compare(flat, ["random"], 1, 10, 3, key=KEY, noise=noise, common_noise=False)
     np.testing.assert_array_equal(alone["random"].mean, own["random"].mean)
     assert list(common) == ["rawlsian", "random"]
+    with pytest.raises(InputError, match="No policy to compare"):
+        iw.compare(flat, [], 1, 10, 3, key=KEY)
 
 
 def test_killed_and_resumed_equals_uninterrupted(mixed, tmp_path, monkeypatch):
@@ -217,6 +219,7 @@ def test_parameters_are_in_the_record_and_repeat_the_run(mixed):
         ({"record_every": 0}, "record_every"),
         ({"gini_shift": np.inf}, "finite number"),
         ({"seeds": 0}, "At least one seed"),
+        ({"seeds": [3, -1]}, "between 0 and 2"),
         ({"record_every": 4, "chunk": 6}, "multiple of record_every"),
     ],
 )
@@ -259,7 +262,7 @@ np.testing.assert_allclose(run(sharding=where).U_T, run().U_T, rtol=1e-12)
 
 
 def test_seeds_over_two_devices():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     subprocess.run([sys.executable, "-c", _SHARDED], check=True, env=os.environ | flags)
 
 

@@ -47,7 +47,7 @@ def step(P: Scalars, M: Scalars, delta: Scalars) -> FunctionSpace:
     Returns:
         The next point.
     """
-    P, M, delta = _floating(P, M, delta)
+    P, M, delta = floating(P, M, delta)
     return FunctionSpace(P * (1 - delta) ** 2, M * (1 + delta) ** 2)
 
 
@@ -70,7 +70,7 @@ def riccati(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, t: Scalars
     Returns:
         ``P`` and ``M`` at time t. Where ``P0 = 0`` P stays 0, where ``M0 = 0`` M stays 0.
     """
-    P0, M0, gain, target, t = _floating(P0, M0, gain, target, t)
+    P0, M0, gain, target, t = floating(P0, M0, gain, target, t)
     _, upper, lower = _fractions(P0, M0, gain, target, t)
     return FunctionSpace((P0 / lower) * upper, (M0 / upper) * lower)
 
@@ -81,7 +81,7 @@ def layer_scale(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, t: Sca
     The sum of the layers is the initial one times this factor, the difference is the initial one divided by it, so
     that the whole weight trajectory follows from one number for each time.
     """
-    P0, M0, gain, target, t = _floating(P0, M0, gain, target, t)
+    P0, M0, gain, target, t = floating(P0, M0, gain, target, t)
     _, upper, lower = _fractions(P0, M0, gain, target, t)
     return jnp.sqrt(upper) / jnp.sqrt(lower)
 
@@ -92,7 +92,7 @@ def decay(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, t: Scalars) 
     The residual obeys ``d gap/dt = -gain (P + M) gap``: this falls from 1, never changes sign, and is accurate relative
     to itself however small it becomes. Multiply it by a residual that is known accurately.
     """
-    P0, M0, gain, target, t = _floating(P0, M0, gain, target, t)
+    P0, M0, gain, target, t = floating(P0, M0, gain, target, t)
     e, upper, lower = _fractions(P0, M0, gain, target, t)
     return e / upper / lower
 
@@ -110,13 +110,13 @@ def gap(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, t: Scalars) ->
     Returns:
         The gap at time t.
     """
-    P0, M0, gain, target, t = _floating(P0, M0, gain, target, t)
+    P0, M0, gain, target, t = floating(P0, M0, gain, target, t)
     return (P0 - M0 - 2 * target) * decay(P0, M0, gain, target, t)
 
 
 def rate(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars) -> Float[Array, "..."]:
     """The exponential rate of `riccati`: ``s = 2 gain sqrt(target² + P0 M0)``, 0 where the flow is algebraic."""
-    P0, M0, gain, target = _floating(P0, M0, gain, target)
+    P0, M0, gain, target = floating(P0, M0, gain, target)
     return 2 * gain * _radius(P0, M0, target)
 
 
@@ -125,7 +125,7 @@ def limit(P0: Scalars, M0: Scalars, target: Scalars) -> FunctionSpace:
 
     What starts at exactly zero stays there, so that an aligned network (``M0 = 0``) of the wrong sign ends at (0, 0).
     """
-    P0, M0, target = _floating(P0, M0, target)
+    P0, M0, target = floating(P0, M0, target)
     _, plus, minus = _roots(P0, M0, target)
     return FunctionSpace(jnp.where(P0 > 0, plus, 0), jnp.where(M0 > 0, minus, 0))
 
@@ -147,7 +147,7 @@ def time_to_gap(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, size: 
     Returns:
         The time; 0 where the gap is as small from the start, inf where it never becomes so.
     """
-    P0, M0, gain, target, size = _floating(P0, M0, gain, target, size)
+    P0, M0, gain, target, size = floating(P0, M0, gain, target, size)
     swap = M0 > P0
     P0, M0, target = jnp.where(swap, M0, P0), jnp.where(swap, P0, M0), jnp.where(swap, -target, target)
 
@@ -172,7 +172,7 @@ def time_to_gap(P0: Scalars, M0: Scalars, gain: Scalars, target: Scalars, size: 
     return jnp.where(already, 0, jnp.where(still | (P <= 0), jnp.inf, jnp.where(short, near, far) / gain))
 
 
-def _floating(*values: Scalars) -> list[Float[Array, "..."]]:
+def floating(*values: Scalars) -> list[Float[Array, "..."]]:
     """Arrays of the one floating type that all of them promote to."""
     dtype = jnp.result_type(*values)
     if not jnp.issubdtype(dtype, jnp.floating):

@@ -64,14 +64,20 @@ def digits(
         images = images / 16
     else:
         raise InputError(f"scale={scale!r} is unknown; take 'standard' or 'unit'.")
-    dtype = dtype or jnp.result_type(float)
+    images = jnp.asarray(images, dtype or jnp.result_type(float))
+    return _split(images, jnp.asarray(labels), key, train, round(random_labels * train))
+
+
+@partial(jax.jit, static_argnames=("train", "replace"))
+def _split(images, labels, key, train: int, replace: int) -> Split:
+    """The first `train` of the images in random order, with `replace` random labels, and the rest."""
     order_key, which_key, label_key = jax.random.split(key, 3)
     order = jax.random.permutation(order_key, len(images))
-    x, labels = jnp.asarray(images, dtype)[order], jnp.asarray(labels)[order]
-    y = jax.nn.one_hot(labels, 10, dtype=dtype)
-    replaced = jax.random.permutation(which_key, train)[: round(random_labels * train)]
+    x, labels = images[order], labels[order]
+    y = jax.nn.one_hot(labels, 10, dtype=x.dtype)
+    replaced = jax.random.permutation(which_key, train)[:replace]
     drawn = jax.random.randint(label_key, replaced.shape, 0, 10)
-    y = y.at[replaced].set(jax.nn.one_hot(drawn, 10, dtype=dtype))
+    y = y.at[replaced].set(jax.nn.one_hot(drawn, 10, dtype=x.dtype))
     return Split(x[:train], y[:train], x[train:], y[train:])
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from iclr_dynamics.late_sam.architectures import VGG16, Normalized, WideResNet, architecture
+from iclr_dynamics.late_sam.architectures import VGG16, Normalized, ResNet, WideResNet, architecture
 from iclr_dynamics.late_sam.objective import flax_model
 from iclr_shared.errors import InputError
 
@@ -27,15 +27,26 @@ def test_known_numbers_of_weights(name, weights):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == weights
 
 
-@pytest.mark.parametrize("network", [Normalized(WideResNet(4, 10, 1)), Normalized(VGG16(4, 1))])
+@pytest.mark.parametrize(
+    "network", [WideResNet(4, 10, 1), VGG16(4, 1), ResNet(4, 1, 2)], ids=lambda net: type(net).__name__
+)
 def test_forward_pass_in_training(network):
-    model = flax_model(network)
-    params, extra = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), shapes(network))
-    images = jax.random.uniform(jax.random.key(0), (2, 32, 32, 3))
-    outputs, updated = jax.jit(model.apply, static_argnums=3)(params, extra, images, True, None)
+    model = flax_model(Normalized(network))
+    variables = shapes(Normalized(network))
+    images = jnp.asarray(np.random.default_rng(0).random((2, 32, 32, 3), np.float32))
+    forward = jax.jit(lambda variables, images: model.apply(*variables, images, True, None))
+    outputs, updated = jax.eval_shape(forward, variables, images)
     assert outputs.shape == (2, 4)
-    assert jax.tree.structure(updated) == jax.tree.structure(extra)
-    assert np.isfinite(outputs).all()
+    assert jax.tree.structure(updated) == jax.tree.structure(variables[1])
+    if isinstance(network, ResNet):  # one of the three is worth compiling
+        outputs, updated = forward(jax.tree.map(lambda leaf: np.full(leaf.shape, 0.1, leaf.dtype), variables), images)
+        assert np.isfinite(outputs).all()
+        assert all(np.isfinite(leaf).all() and (leaf != 0.1).any() for leaf in jax.tree.leaves(updated))
+
+
+def test_too_small_images():
+    with pytest.raises(InputError, match="32x32 pixels at least"):
+        jax.eval_shape(VGG16().init, jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
 
 
 class ChannelMeans(nn.Module):

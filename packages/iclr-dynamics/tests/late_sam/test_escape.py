@@ -3,7 +3,7 @@ import numpy as np
 import optax
 import pytest
 
-from iclr_dynamics.late_sam.escape import before_limit, escape_curve, exponential_growth
+from iclr_dynamics.late_sam.escape import EscapeCurve, before_limit, escape_curve, exponential_growth
 from iclr_dynamics.late_sam.stability import usam_factor
 from iclr_shared.errors import InputError
 
@@ -52,5 +52,9 @@ def test_limit_of_the_exponential_phase():
     assert before_limit(np.array([1.0, 10, 99, 101, 5])) == 3
     assert before_limit(np.array([1.0, 10, 99, 101, 5]), initial=2000.0) == 5
     assert before_limit(np.array([1.0, np.nan])) == 1
+    # With both: the loss of a quadratic, which grows for ever, is followed up to a hundred times its start.
+    growing = EscapeCurve(1.6 ** np.arange(20), np.zeros(20), None).rate()
+    assert growing.rate == pytest.approx(np.log(1.6))
+    assert growing.last == 9
     with pytest.raises(InputError, match="at least one step"):
         escape_curve(quadratic, jnp.array([1.0]), jnp.array([2.0]), eta=0.1, rho=0.1, steps=0)

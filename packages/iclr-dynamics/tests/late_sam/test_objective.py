@@ -26,7 +26,7 @@ def test_smoothed_targets_reference_values():
 
 
 def test_cross_entropy_is_the_divergence():
-    outputs = jax.random.normal(jax.random.key(0), (4, 5))
+    outputs = jnp.asarray(np.random.default_rng(0).standard_normal((4, 5), np.float32))
     targets = one_hot([0, 1, 4, 2], 5)
     q, p = np.asarray(smoothed_targets(targets, 0.2)), np.asarray(jax.nn.softmax(outputs))
     assert float(cross_entropy(outputs, targets, 0.2)) == pytest.approx((q * np.log(q / p)).sum(1).mean(), rel=1e-5)
@@ -51,6 +51,13 @@ def test_labels_out_of_range(labels, message):
         one_hot(np.array(labels), 3)
 
 
+def test_one_class_and_no_samples():
+    with pytest.raises(InputError, match="at least two classes"):
+        cross_entropy(jnp.zeros((3, 1)), jnp.ones((3, 1)))
+    with pytest.raises(InputError, match="no samples"):
+        evaluate(function_model(lambda params, x: x), {}, {}, jnp.zeros((0, 3)), jnp.zeros((0, 3)))
+
+
 class Small(nn.Module):
     @nn.compact
     def __call__(self, x, train: bool = False):
@@ -61,13 +68,15 @@ class Small(nn.Module):
 def test_flax_model_with_batch_norm_and_dropout():
     model = flax_model(Small())
     assert model is flax_model(Small())
-    x = jax.random.normal(jax.random.key(0), (8, 5))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 5), np.float32))
     params, extra = model.init(jax.random.key(1), x)
-    still, unchanged = model.apply(params, extra, x, False, None)
-    np.testing.assert_array_equal(still, model.apply(params, extra, x, False, None)[0])
-    assert unchanged is extra
-    moved, updated = model.apply(params, extra, x, True, jax.random.key(2))
-    np.testing.assert_array_equal(moved, model.apply(params, extra, x, True, jax.random.key(2))[0])
+    apply = jax.jit(model.apply, static_argnums=3)
+    still, unchanged = apply(params, extra, x, False, None)
+    np.testing.assert_array_equal(still, apply(params, extra, x, False, jax.random.key(3))[0])
+    jax.tree.map(np.testing.assert_array_equal, unchanged, extra)
+    moved, updated = apply(params, extra, x, True, jax.random.key(2))
+    np.testing.assert_array_equal(moved, apply(params, extra, x, True, jax.random.key(2))[0])
+    assert not np.array_equal(moved, apply(params, extra, x, True, jax.random.key(3))[0])
     assert not np.allclose(updated["batch_stats"]["BatchNorm_0"]["mean"], 0)
 
 
@@ -82,11 +91,12 @@ def test_function_model_takes_any_pytree():
 
 def test_training_loss_in_batches_is_the_whole():
     model = flax_model(MLP((4, 3)))
-    x, y = jax.random.normal(jax.random.key(0), (10, 2)), one_hot(np.arange(10) % 3, 3)
+    x, y = jnp.asarray(np.random.default_rng(0).standard_normal((10, 2), np.float32)), one_hot(np.arange(10) % 3, 3)
     params, extra = model.init(jax.random.key(1), x)
     whole = evaluate(model, params, extra, x, y).loss
-    loss = training_loss(model, cross_entropy, 3)
-    assert float(jax.jit(loss)(params, extra, x, y)) == pytest.approx(whole, rel=1e-5)
-    grads = [jax.jit(jax.grad(f))(params, extra, x, y) for f in (loss, training_loss(model, cross_entropy))]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *grads)
-    assert evaluate(model, params, extra, x, y, batch_size=4).loss == pytest.approx(whole, rel=1e-5)
+    losses = [training_loss(model, cross_entropy, size) for size in (3, None)]
+    both = jax.jit(lambda *arguments: [jax.value_and_grad(loss)(*arguments) for loss in losses])
+    (value, split), (_, plain) = both(params, extra, x, y)
+    assert float(value) == pytest.approx(whole, rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), split, plain)
+    assert evaluate(model, params, extra, x, y, batch_size=5).loss == pytest.approx(whole, rel=1e-5)

@@ -155,7 +155,7 @@ def split(sync, rho=0.2, parts=2):
     def loss(params, extra, batch, key):
         return jnp.mean((batch @ params) ** 2 + jnp.cos(batch @ params)), (extra, None)
 
-    data = jax.random.normal(jax.random.key(1), (8, 3))
+    data = jnp.asarray(np.random.default_rng(1).standard_normal((8, 3), np.float32))
     params = jnp.array([0.4, -0.2, 0.1])
     axis = "data" if parts > 1 else None
     optimizer = sam(optax.sgd(0.1), rho, axis_name=axis)

@@ -39,6 +39,14 @@ def test_gradients_of_the_last_tenth():
     assert SwitchSchedule.always("at").gradient_evaluations(2, 3, attack_steps=7) == 48
 
 
+def test_room_of_the_late_phase():
+    """Steps times the rate of their epoch: it drops within this window, which starts inside an epoch."""
+    rate = LearningRate(0.1, "multistep", (3,))
+    assert SwitchSchedule(5, 7, unit="steps").room(rate, 4, 2) == pytest.approx(0.1 + 2 * 0.01)
+    assert SwitchSchedule.late_from(0.5, unit="fraction").room(rate, 4, 2) == pytest.approx(2 * 0.1 + 2 * 0.01)
+    assert SwitchSchedule.never().room(rate, 4, 2) == 0
+
+
 @given(st.integers(1, 30), st.integers(1, 7), st.data())
 def test_window_counts_what_mode_says(epochs, per_epoch, data):
     start = data.draw(st.integers(0, epochs))
@@ -69,8 +77,9 @@ def test_bad_windows(arguments, message):
 def test_window_beyond_the_training():
     with pytest.raises(InputError, match="beyond the training of 10 epochs"):
         SwitchSchedule(11).window(10, 5)
-    with pytest.raises(InputError, match="never"):
-        SwitchSchedule.early_until(0)
+    for stop, options in ((0, {}), (0.5, {"unit": "fraction"}), (float("nan"), {})):
+        with pytest.raises(InputError, match="whole epochs or steps"):
+            SwitchSchedule.early_until(stop, **options)
 
 
 def test_multistep_drops_at_the_milestone():
@@ -91,5 +100,8 @@ def test_bad_rates():
         LearningRate(0.0)
     with pytest.raises(InputError, match="must be positive"):
         LearningRate(0.1, factor=float("nan"))
+    for shape, milestones in (("constant", (80,)), ("multistep", (0, 80))):
+        with pytest.raises(InputError, match="must be epochs from 1 on"):
+            LearningRate(0.1, shape, milestones)
     with pytest.raises(InputError, match="'cosine' is unknown"):
         LearningRate(0.1, "cosine")

@@ -10,6 +10,7 @@ import pytest
 from iclr_dynamics.linear_network import commands, phases
 from iclr_shared.testing import Killed, fault_inject, run_cli
 
+POINTS = ("--points", 20, "--weights")  # one compiled program for all
 GRID = ("phase", "--grid", "--points", 4, "--widths", 100, 400)
 
 
@@ -29,9 +30,7 @@ def verb(*arguments):
 
 def test_solve_prints_what_was_used_and_writes_every_format(line_csv, tmp_path):
     files = [tmp_path / f"run.{kind}" for kind in ("npz", "csv", "png")]
-    code, out, err = verb(
-        "solve", line_csv, "--center", "--width", 8, "--gamma", 0.5, "--points", 20, "--weights", "--out", *files
-    )
+    code, out, err = verb("solve", line_csv, "--center", "--width", 8, "--gamma", 0.5, *POINTS, "--out", *files)
     assert (code, err) == (0, "")
     for line in (
         "x1, x2 → y, centred",
@@ -58,7 +57,9 @@ def test_solve_prints_what_was_used_and_writes_every_format(line_csv, tmp_path):
 
 
 def test_solve_says_what_its_flow_cannot_do(line_csv):
-    code, out, err = verb("solve", line_csv, "--center", "--sigma-u", 0, "--sigma-w", 0, "--time", 1, "--points", 5)
+    code, out, err = verb(
+        "solve", line_csv, "--center", "--width", 8, "--sigma-u", 0, "--sigma-w", 0, "--time", 1, *POINTS
+    )
     assert code == 0
     assert "stays at zero for ever" in err
     assert "time to 0.01 |F*|  inf" in out
@@ -66,7 +67,7 @@ def test_solve_says_what_its_flow_cannot_do(line_csv):
 
 def test_mechanism_goes_from_alignment_to_the_kernel(line_csv, tmp_path):
     files = [tmp_path / "scales.csv", tmp_path / "scales.png"]
-    code, _, _ = verb("mechanism", line_csv, "--center", "--scales", 0.01, 30, "--out", *files)
+    code, _, _ = verb("mechanism", line_csv, "--center", "--width", 8, "--scales", 0.01, 30, "--out", *files)
     assert code == 0
     with files[0].open() as table:
         rows = list(csv.DictReader(table))
@@ -146,7 +147,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(line_csv, tmp_path):
         (("solve", tmp_path / "absent.csv"), "Cannot read"),
         (("solve", line_csv, "--center", "--out", "run.txt"), "writes .npz, .csv, .png files"),
         (("solve", line_csv, "--center", "--points", 1), "points must be at least 2"),
-        (("solve", line_csv, "--center", "--time", -1), "time must be positive"),
+        (("solve", line_csv, "--center", "--time", -1), "time must be a positive number"),
+        (("solve", line_csv, "--center", "--time", "inf"), "time must be a positive number"),
+        (("solve", line_csv, "--center", "--rtol", "nan"), "allowed: nan"),
+        (("solve", line_csv, "--center", "--width", 10**10), "take 240.0 GB"),
         (("solve", line_csv, "--center", "--width", 0), "width must be at least 1"),
         (("solve", line_csv, "--center", "--gamma", 0), "gamma must be a positive number"),
         (("solve", line_csv, "--center", "--width", 3, "--antisymmetric"), "even width"),
@@ -154,6 +158,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(line_csv, tmp_path):
         (("phase",), "Give either a name"),
         (("phase", "ntk", "--g", 1), "Give either a name"),
         (("phase", "ntk", "--resume"), "belong to --grid"),
+        (("phase", "ntk", "--width", 0), "width must be at least 1"),
+        (("phase", "--g", -1000), "leave the range of floats"),
+        (("phase", "ntk", "--grid"), "give it no name"),
         (("phase", "--grid", "--resume"), "nothing to resume"),
         ((*GRID[:-2], 101, 400), "even width, got 101"),
         (("layers", tmp_path / "line.npz", tmp_path / "line.npz"), "Give an .npz file of named weights"),

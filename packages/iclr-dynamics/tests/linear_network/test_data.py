@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from iclr_dynamics.linear_network import fit_stats, read_csv, unit_data
+from iclr_dynamics.linear_network import LineData, fit_stats, read_csv, unit_data
 from iclr_shared.errors import InputError
 
 
@@ -41,11 +41,40 @@ def test_single_precision_and_a_perfect_fit():
         (lambda X, y: (np.where(np.arange(50)[:, None] == 7, np.nan, X), y), "X is not finite in sample 7"),
         (lambda X, y: (X, np.where(np.arange(50) == 3, np.inf, y)), "y is not finite in sample 3"),
         (lambda X, y: (X + np.eye(3)[0], y), "needs one-dimensional data"),
+        (lambda X, y: (X + np.eye(3)[0], y, np.nan), "allowed: nan"),
+        (lambda X, y: (X[:, 0], y), r"X must have shape \(n, D\) with D >= 1 and y \(n,\); got \(50,\) and \(50,\)"),
+        (lambda X, y: (X[:, :0], y), r"got \(50, 0\)"),
+        (lambda X, y: (X, y[:, None]), r"got \(50, 3\) and \(50, 1\)"),
+        (lambda X, y: (1e200 * X, y), "A = E xi² must be a positive number, got inf"),
+        (lambda X, y: (1e-200 * X, y), r"got 0\.0. Check or rescale the inputs"),
     ],
 )
 def test_bad_samples(change, message):
     with pytest.raises(InputError, match=message):
         fit_stats(*change(*on_a_line()[:2]))
+
+
+def test_integers_and_lists_are_numbers_too():
+    data = fit_stats([[1], [2], [3]], [2, 4, 6])
+    assert (data.target, data.Ey2, data.floor) == (2, 56 / 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "message"),
+    [
+        (([3.0], 1.0, 1.0, 1.0), "nhat must be a unit vector"),
+        (([np.nan], 1.0, 1.0, 1.0), "nhat must be a unit vector"),
+        (([1.0], 0.0, 1.0, 1.0), "A = E xi² must be a positive number"),
+        (([1.0], np.nan, 1.0, 1.0), "A = E xi² must be a positive number"),
+        (([1.0], 1.0, np.inf, 1.0), "must be finite"),
+        (([1.0], 1.0, 1.0, np.nan), "must be finite"),
+        (([1.0], 1.0, 2.0, 1.0), r"is below B² / A = 4\.0, which no data can have"),
+    ],
+)
+def test_statistics_that_no_data_can_have(statistics, message):
+    nhat, *rest = statistics
+    with pytest.raises(InputError, match=message):
+        LineData(np.array(nhat), *rest)
 
 
 def test_the_tolerance_decides_what_one_dimensional_means():
@@ -74,6 +103,7 @@ def test_csv_columns_by_name_and_by_default(tmp_path):
         ("x,y\n", {}, "has no data"),
         ("x,y\n1,2\n", {"target": "z"}, "no column 'z'. Its columns are: x, y"),
         ("x,y\n1,2\n", {"features": ("x", "w")}, "no column 'w'"),
+        ("x,y\n1,2\n", {"features": ("x", "y")}, "target 'y' is also among the features"),
         ("y\n1\n", {}, "one column only"),
     ],
 )

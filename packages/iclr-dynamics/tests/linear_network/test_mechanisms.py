@@ -13,7 +13,7 @@ def _double(x64):
 
 @pytest.mark.parametrize("name", ["alignment", "disalignment", "rescaling"])
 def test_prototypes_have_their_labels(name):
-    net, data, layers = prototypes(np.random.default_rng(1), 60)[name]
+    net, data, layers = prototypes(np.random.default_rng(1), 100)[name]
     found = mechanism(net, data, *layers)
     assert found.label == name
     assert abs(found.log_alignment + found.log_rescaling - math.log(abs(found.F / found.F0))) < 1e-9
@@ -22,13 +22,14 @@ def test_prototypes_have_their_labels(name):
 
 
 def test_the_numbers_are_those_of_the_integrated_weights():
-    net, data, layers = prototypes(np.random.default_rng(1), 20)["disalignment"]
+    net, data, layers = prototypes(np.random.default_rng(1), 100)["disalignment"]
     t = 1.0 / rate(net, data, *layers)
     found = mechanism(net, data, *layers, t)
     u, w = (x[0] for x in integrate_flow(net, data, *layers, [t]))
+    layers = [np.asarray(layer) for layer in layers]
     norms = np.linalg.norm(u) * np.linalg.norm(w)
-    norms0 = np.linalg.norm(layers.u) * np.linalg.norm(layers.w)
-    kernels = [net.eta_w * a @ a + net.eta_u * np.sum(b**2) for a, b in ((u, w), (layers.u, layers.w))]
+    norms0 = np.linalg.norm(layers[0]) * np.linalg.norm(layers[1])
+    kernels = [net.eta_w * a @ a + net.eta_u * np.sum(b**2) for a, b in ((u, w), layers)]
     np.testing.assert_allclose(found.F, net.gamma * u @ w[:, 0], rtol=1e-8)
     np.testing.assert_allclose(found.zeta, u @ w[:, 0] / norms, rtol=1e-8)
     np.testing.assert_allclose(found.log_rescaling, np.log(norms / norms0), rtol=1e-8)
@@ -48,14 +49,18 @@ def test_a_sign_flip_is_reported():
 
 
 def test_degenerate_starts_and_ends():
-    silent = mechanism(LinearNet(1.0), unit_data(), np.array([1.0, 1.0]), np.array([[1.0], [-1.0]]))
+    silent = mechanism(LinearNet(1.0), unit_data(), np.array([1.0, 1.0, 0.0]), np.array([[1.0], [-1.0], [0.0]]))
     assert silent.log_alignment == math.inf
     assert silent.alignment_share == 1
-    stuck = mechanism(LinearNet(1.0), unit_data(1, -1.0), np.array([0.3]), np.array([[0.3]]))
-    assert stuck.F == 0
-    assert stuck.log_rescaling == -math.inf
-    saddle = mechanism(LinearNet(1.0), unit_data(), np.zeros(2), np.zeros((2, 1)))
-    assert saddle.F == 0
+    with pytest.warns(RuntimeWarning, match="it stops at F=0"):
+        stuck = mechanism(LinearNet(1.0), unit_data(1, -1.0), np.array([0.3]), np.array([[0.3]]))
+    assert (stuck.F, stuck.zeta, stuck.log_rescaling) == (0, 1, -math.inf)  # aligned to the end
+    assert stuck.labels == ("rescaling",)
+    with pytest.warns(RuntimeWarning, match="stays at zero for ever"):
+        saddle = mechanism(LinearNet(1.0), unit_data(), np.zeros(3), np.zeros((3, 1)))
+    assert (saddle.F, saddle.K_ratio, saddle.label) == (0, 1, "kernel")
+    nothing = mechanism(LinearNet(1.0), unit_data(1, 0.0), np.array([1.0, 0.3, 0.0]), np.array([[0.2], [1.0], [0.0]]))
+    assert (nothing.F, nothing.sign_flip) == (0, False)
     with pytest.raises(ValueError, match="finite numbers >= 0"):
         mechanism(LinearNet(1.0), unit_data(), np.ones(1), np.ones((1, 1)), -1.0)
 

@@ -66,6 +66,8 @@ def test_kernel_ratio_and_its_logarithm():
     np.testing.assert_allclose(ntk_ratio(3.0, 1.0, 2.0), (8 / 40) ** 0.5, rtol=1e-14)
     # Deep in the kernel phase the ratio is 1 to rounding; its logarithm is not.
     np.testing.assert_allclose(log_ntk_ratio(0.0, 1.0, 1e12), 2e-24, rtol=1e-12)
+    # From the saddle K0 = 0: an infinite ratio, or none at all for a network that stays.
+    np.testing.assert_array_equal(ntk_ratio(0.0, np.array([1.0, 0.0]), 0.0), (np.inf, 1))
 
 
 def test_a_doubled_loss_is_a_doubled_rate():
@@ -99,16 +101,29 @@ def test_bad_settings():
 def test_random_starts_have_the_stated_scales():
     setting = Setting(20_000, sigma_u=0.5, sigma_w=2.0)
     layers = draw(jax.random.key(0), setting, D=2)
-    np.testing.assert_allclose((layers.u.std(), layers.w.std()), (0.5, 2.0), rtol=0.02)
-    theta = invariants(setting.net, layers.u, layers.w[:, 0]).theta
+    np.testing.assert_allclose((np.std(layers.u), np.std(layers.w)), (0.5, 2.0), rtol=0.02)
+    theta = jax.jit(invariants)(setting.net, layers.u, np.asarray(layers.w)[:, 0]).theta
     np.testing.assert_allclose(theta, setting.theta, rtol=0.05)
 
 
 def test_antisymmetric_starts_are_silent():
-    u, w = init_layers(jax.random.key(0), 10, 3, antisymmetric=True)
+    u, w = init_layers(jax.random.key(0), 100, antisymmetric=True)
     np.testing.assert_allclose(u @ w, 0, atol=1e-15)
     with pytest.raises(InputError, match="even width, got 3"):
         init_layers(jax.random.key(0), 3, antisymmetric=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, 1), "at least one neuron"),
+        ((3, 0), "one input, got d=3 and D=0"),
+        ((10**9, 1), r"take 16\.0 GB at width 1000"),
+    ],
+)
+def test_bad_sizes(sizes, message):
+    with pytest.raises(InputError, match=message):
+        init_layers(jax.random.key(0), *sizes)
 
 
 def test_prototypes_start_as_described():

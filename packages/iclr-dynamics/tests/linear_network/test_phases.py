@@ -61,15 +61,26 @@ def test_delay_from_the_saddle_is_that_of_the_trajectory():
     assert finite.label == "feature from the saddle"
     u = np.concatenate([np.ones(d // 2), np.ones(d // 2)]) * 1e-4
     w = np.concatenate([np.ones(d // 2), -np.ones(d // 2)])[:, None] * 1e-4
-    path = solve(setting.net, unit_data(), u, w, finite.delay, weights=False)
+    path = solve(setting.net, unit_data(), u, w, np.full(3, finite.delay))
     np.testing.assert_allclose(path.F, 0.5, atol=0.02)
 
 
 def test_finite_phase_at_its_edges():
     assert phase_numeric(Setting(sigma_u=0.0, sigma_w=0.0)).K_ratio == np.inf
     assert phase_numeric(Setting(), target=0.0).label == "kernel"
-    with pytest.raises(InputError, match="A = E xi² must be positive"):
-        phase_numeric(Setting(), A=0.0)
+    assert phase_numeric(Setting(sigma_u=0.0, sigma_w=0.0), target=0.0).label == "kernel"
+    for bad in ({"A": 0.0}, {"A": np.inf}, {"target": np.nan}):
+        with pytest.raises(InputError, match="A = E xi² must be positive and the target finite"):
+            phase_numeric(Setting(), **bad)
+
+
+def test_bad_exponents_and_widths():
+    with pytest.raises(InputError, match="bu must be a finite number, got nan"):
+        Exponents(1.0, bu=np.nan)
+    with pytest.raises(InputError, match="leave the range of floats"):
+        Exponents(-1000.0).at(1000)
+    with pytest.raises(InputError, match="width must be at least 1"):
+        Exponents(1.0).at(0)
 
 
 def test_grid_rows_do_not_depend_on_their_order():
@@ -85,7 +96,7 @@ def test_grid_rows_do_not_depend_on_their_order():
 
 
 def test_the_extremes_of_the_diagram_are_finite():
-    grid = PhaseGrid((-40.0, 40.0), (0.0, 1.0), 2, widths=(100, 1000))
+    grid = PhaseGrid((-40.0, 40.0), (0.0, 1.0), 4, widths=(100, 400))
     assert np.isfinite(np.array([row for _, row in grid.rows(jax.random.key(0))])).all()
 
 
@@ -96,6 +107,8 @@ def test_the_extremes_of_the_diagram_are_finite():
         ({"widths": (100, 100)}, "two growing numbers"),
         ({"g_range": (1.0, 0.0)}, "g_range must be a smaller and a larger number"),
         ({"b_range": (1.0, 1.0)}, "b_range"),
+        ({"g_range": (-np.inf, 1.0)}, "g_range"),
+        ({"b_range": (0.0, np.nan)}, "b_range"),
     ],
 )
 def test_bad_grids(options, message):

@@ -104,6 +104,8 @@ def test_warnings_of_a_flow_that_cannot_arrive():
     with pytest.warns(RuntimeWarning, match="stays at zero for ever"):
         path = solve(net, unit_data(), np.zeros(3), np.zeros((3, 1)), [0.0, 1, 10, 100, 1e3])
     assert np.all(np.asarray(path.F) == 0)
+    lazy = solve_lazy(net, unit_data(), np.zeros(3), np.zeros((3, 1)), T)
+    assert np.all(np.array([lazy.zeta, lazy.zeta_w]) == 0)
     aligned = U0, U0[:, None]
     with pytest.warns(RuntimeWarning, match="it stops at F=0"):
         path = solve(net, unit_data(1, -1.0), *aligned, [0, 1, 10, 100, 200])
@@ -114,7 +116,8 @@ def test_warnings_of_a_flow_that_cannot_arrive():
 
 def test_directions_without_data_never_move_and_dilute_alignment():
     nhat = np.array([0.6, 0.8])
-    u, w = (np.asarray(x) for x in init_layers(jax.random.key(0), 3, 2))
+    rng = np.random.default_rng(0)
+    u, w = rng.standard_normal(3), rng.standard_normal((3, 2))
     path = solve(LinearNet(0.5), LineData(nhat, 1.0, 1.0, 1.0), u, w, [0.0, 0.4, 1, 3, 9.0])
     across = np.array([-0.8, 0.6])
     np.testing.assert_allclose(path.w @ across, np.broadcast_to(w @ across, (5, 3)), atol=1e-14)
@@ -194,19 +197,28 @@ def test_single_precision_stays_single():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((U0[:2], A0, 1.0), r"u0 must have shape \(d,\) and w0 \(d, D\) with the same d; got \(2,\) and \(3, 1\)"),
+        ((U0[:2], A0, 1.0), r"u0 must have shape \(d,\) and w0 \(d, D\) with the same d >= 1; got \(2,\) and \(3, 1\)"),
+        ((U0[:0], A0[:0], 1.0), r"got \(0,\) and \(0, 1\)"),
         ((U0, np.ones((3, 2)), 1.0), "w0 takes inputs of dimension 2, the data has dimension 1"),
         ((U0 * np.nan, A0, 1.0), "u0 is not finite"),
         ((U0, A0 * np.inf, 1.0), "w0 is not finite"),
+        ((U0 * 1e200, A0, 1.0), "too large to be squared in float64"),
         ((U0, A0, [-1.0, 1.0]), "finite numbers >= 0"),
         ((U0, A0, [np.nan]), "finite numbers >= 0"),
         ((U0, A0, np.zeros((2, 2))), "Times must be a list"),
+        ((U0, A0, []), "at least one"),
         ((np.zeros(100_000), np.zeros((100_000, 1)), np.zeros(2_000)), r"take 3.2 GB, the limit is 2 GB"),
     ],
 )
 def test_bad_input(arguments, message):
     with pytest.raises(InputError, match=message):
         solve(LinearNet(0.5), unit_data(), *arguments)
+
+
+def test_whole_numbers_are_no_integers():
+    nhat, u, w = np.array([0.6, 0.8]), np.array([1, 2, 0]), np.array([[1, 0], [2, 1], [0, 1]])
+    net, data = LinearNet(0.5), LineData(nhat, 1.0, 1.0, 1.0)
+    np.testing.assert_array_equal(solve(net, data, u, w, T).w, solve(net, data, 1.0 * u, 1.0 * w, T).w)
 
 
 def test_bad_eps():

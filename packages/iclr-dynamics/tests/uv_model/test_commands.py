@@ -28,14 +28,17 @@ def test_phase_of_drawn_starts():
     assert "catapult" in out
 
 
+SAMPLED = ("--steps", "800", "--stride", "2")  # as many records as in the README, and so the same programs
+
+
 def test_simulate_writes_what_it_prints(tmp_path):
-    out = ok("simulate", "--c", "1.1", "--steps", "400", "--stride", "2", "--out", tmp_path)
+    out = ok("simulate", "--c", "1.1", *SAMPLED, "--out", tmp_path)
     with np.load(tmp_path / "trajectory.npz") as held:
-        assert len(held["step"]) == len(held["sharpness"]) == 201
+        assert len(held["step"]) == len(held["sharpness"]) == 401
         late = np.sort(held["eta"] * held["ntk"][-1:])
     assert f"{late[-1]:.6g}" in out
     assert (tmp_path / "trajectory.png").stat().st_size > 5000
-    assert "diverged at step" in ok("simulate", "--c", "3", "--lambda0", "3", "--f0", "0.2", "--steps", "40")
+    assert "diverged at step" in ok("simulate", "--c", "3", "--lambda0", "3", "--f0", "0.2", *SAMPLED)
 
 
 GRID = ("--c", "0.9:2.2:14", "--burn-in", "200", "--record", "16", "--chunk", "5")

@@ -58,13 +58,13 @@ def _nine(run: ClaimRun, N: int, T: int, policies: tuple[str, str]) -> dict[tupl
             float(simulate(people, name, 1, T, key=run.seeds.jax(), record=(), record_every=T // 2).late_slope())
             for name in policies
         )
-    figure, axes = new_figure(width=6.4)
+    figure, axes = new_figure(width=7.6)
     for k, name in enumerate(policies):
-        axes.bar(
-            np.arange(9) + 0.4 * k - 0.2, [v[k] for v in found.values()], 0.4, color=charts.colour(name), label=name
-        )
-    axes.set_xticks(range(9), [f"f {f[:5]}.\ng {g[:5]}." for f, g in found], fontsize=7)
-    axes.set(ylabel="late slope (welfare per step)", ylim=(150, 285))
+        slopes = [v[k] for v in found.values()]
+        axes.bar(np.arange(9) + 0.4 * k - 0.2, slopes, 0.4, color=charts.colour(name), label=name)
+    short = {"increasing": "rises", "decreasing": "falls", "constant": "level"}
+    axes.set_xticks(range(9), [f"f {short[f]}\ng {short[g]}" for f, g in found], fontsize=8)
+    axes.set(ylabel="late slope (welfare per step)", ylim=(0, 320))
     axes.legend(frameon=False, ncols=2)
     run.figure("nine", figure)
     return found

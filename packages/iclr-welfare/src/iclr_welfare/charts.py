@@ -50,8 +50,10 @@ def growth_curves(axes: "Axes", results: Mapping[str, Result], closed: Mapping[s
         again = any(np.isclose(rate, other) for other in done)
         axes.axhline(rate, color=colour(name), linestyle=(0, (4, 6)) if not again else (5, (4, 6)), linewidth=1.0)
         done.append(rate)
+    if done:
+        axes.plot([], [], color="0.3", linestyle=(0, (4, 6)), linewidth=1.0, label="closed form, T → ∞")
     axes.set(xscale="log", xlabel="horizon T (steps)", ylabel="growth R(T) (welfare per step)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=1.0)
 
 
 def simulation_figure(results: Mapping[str, Result], closed: Mapping[str, float]) -> "Figure":
@@ -61,6 +63,8 @@ def simulation_figure(results: Mapping[str, Result], closed: Mapping[str, float]
         results: by policy, on the same people.
         closed: long-run rates in closed form, by policy.
     """
+    from matplotlib.ticker import FixedLocator, NullLocator
+
     from iclr_shared.plots import new_figure
 
     figure, axes = new_figure(1, 3, width=13.5)
@@ -68,7 +72,9 @@ def simulation_figure(results: Mapping[str, Result], closed: Mapping[str, float]
     for name, result in results.items():
         axes[1].plot(result.times, np.atleast_2d(result.min).mean(0), color=colour(name), label=name)
     axes[1].set(xscale="symlog", xlabel="time t (steps)", ylabel="welfare of the worst-off, min U(t)")
-    axes[1].set_yscale("asinh", linear_width=1000.0)
+    axes[1].set_yscale("symlog", linthresh=1000.0)
+    axes[1].yaxis.set_major_locator(FixedLocator([0.0, *(sign * 10.0**k for k in range(3, 19) for sign in (-1, 1))]))
+    axes[1].yaxis.set_minor_locator(NullLocator())
     helped_by_start(axes[2], results)
     return figure
 

@@ -148,6 +148,7 @@ def _slopes(run, policy, budgets, T, seeds, group, simulated) -> Measurement:
         panel.plot(np.arange(seeds), slope, "o", color=charts.colour(policy), label=f"{policy}, simulated")
         panel.axhline(target, color="black", linestyle="--", linewidth=1, label="closed form")
         panel.set(xlabel="seed", ylabel="late slope (welfare per step)", title=f"M = {M}")
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.legend(frameon=False)
     run.figure("slopes", figure)
     return Measurement(

@@ -1,5 +1,6 @@
 """The verbs: simulate, condition and compare, on the user's own CSV of welfare or incomes."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -39,7 +40,7 @@ from iclr_welfare.growth import (
     worst_locked_set,
 )
 from iclr_welfare.incomes import read_population
-from iclr_welfare.policies import LOCKING, find
+from iclr_welfare.policies import LOCKING, POLICIES, find
 from iclr_welfare.population import Population, name_people
 from iclr_welfare.scenarios import official_returns
 from iclr_welfare.simulation import simulate as simulate_policy
@@ -137,12 +138,9 @@ class Run:
         T, kept = self.horizon, out / "checkpoints"
         if self.seeds < 1:
             raise InputError(f"At least one seed is needed, not {self.seeds}.")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
+        _make_folder(out)
         if not self.resume:
-            shutil.rmtree(kept, ignore_errors=True)
+            _forget(kept)
         every = self.every
         record = ("mean", "average", "min", *(("gini",) if self.gini_shift is not None else ()))
         results = {}
@@ -163,8 +161,23 @@ class Run:
                 progress=functools.partial(progress, desc=name, quiet=self.quiet),
                 checkpoint=Checkpoint(kept / name, keep=1, every_s=5.0),
             )
-        shutil.rmtree(kept, ignore_errors=True)
+        _forget(kept)
         return results
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write to {out}: {error.strerror}. Choose another --out.") from None
+
+
+def _forget(kept: Path) -> None:
+    """Remove the checkpoints of a run, and their folder unless it holds anything else, which is the user's."""
+    for name in POLICIES:
+        shutil.rmtree(kept / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        kept.rmdir()
 
 
 def simulate(
@@ -242,6 +255,7 @@ def condition(
         )
     population = people.read(file, seed)
     population.check_budget(budget)
+    _make_folder(out)
     M = budget
     held = assumptions(population, M)
     print_table(
@@ -363,14 +377,17 @@ def compare(
 
 
 def closed_form(population: Population, result: Result) -> float | None:
-    """The long-run rate of the policy in closed form, with S as the simulation helped it; None where there is none."""
+    """The long-run rate of the policy in closed form; None where there is none, or where it depends on the set S that
+    a simulation shorter than the burn-in does not show."""
     if result.policy == "rawlsian":
         return _or_none(lambda: rate_rawls(population, result.M))
     if result.policy == "random":
         return _or_none(lambda: rate_random(population, result.M))
     if result.policy in LOCKING and not (population.f_falls.any() or population.g_rises.any()):
-        sets = result.locked_set.reshape(-1, result.M)
-        return float(np.mean([rate_locked(population, S) for S in sets]))
+        if _long_run_is_reached(population, result.T):
+            return float(np.mean([rate_locked(population, S) for S in result.locked_set.reshape(-1, result.M)]))
+        best, worst = (rate_locked(population, S(population, result.M)) for S in (best_locked_set, worst_locked_set))
+        return best if np.isclose(best, worst, rtol=1e-12) else None
     return None
 
 
@@ -381,17 +398,21 @@ def _say_verdict(population: Population, results: Mapping[str, Result], settled:
         return
     rival = results[rivals[0]]
     try:
+        if not settled:
+            winner = wins_whatever_happens(population, rival.M)
+            print(f"exact condition over all sets S, winner in the long run: {winner}")
+            return
         verdicts = [who_wins(population, rival.M, S) for S in rival.locked_set]
     except InputError as error:
         print(f"exact condition: {error}")
         return
     winners = sorted({v.winner for v in verdicts})
-    line = f"exact condition with the sets S that {rivals[0]} helped: {' or '.join(winners)} wins in the long run"
-    if settled:
-        gap = results["rawlsian"].late_slope() - rival.late_slope()
-        agree = np.mean(np.sign(gap) == np.sign([v.gap for v in verdicts]))
-        line += f"; the simulated late slopes agree in {100 * agree:.0f} % of seeds"
-    print(line)
+    gap = results["rawlsian"].late_slope() - rival.late_slope()
+    agree = np.mean(np.sign(gap) == np.sign([v.gap for v in verdicts]))
+    print(
+        f"exact condition with the sets S that {rivals[0]} helped: {' or '.join(winners)} wins in the long run; "
+        f"the simulated late slopes agree in {100 * agree:.0f} % of seeds"
+    )
 
 
 def _long_run_is_reached(population: Population, horizon: int) -> bool:

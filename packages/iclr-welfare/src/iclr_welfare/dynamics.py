@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from iclr_shared.errors import InputError
 from iclr_welfare.policies import select
 from iclr_welfare.population import Population
-from iclr_welfare.response import Response
+from iclr_welfare.response import Response, Values
 
 RECORDS = ("mean", "average", "min", "gini", "welfare")
 """What can be recorded along a trajectory. All are one number per time, except welfare, which is N numbers."""
@@ -91,6 +91,11 @@ class Shocks(NamedTuple):
     half: Int[Array | np.ndarray, "*populations"]
 
 
+def moved(U: Values, helped: Bool[Array | np.ndarray, " N"], fU: Values, gU: Values) -> Values:
+    """U_i + f_i(U_i) for those helped, U_i - g_i(U_i) for the others; numpy in, numpy out; JAX in, JAX out."""
+    return U + U.__array_namespace__().where(helped, fU, -gU)
+
+
 def step(
     state: State,
     f: Response,
@@ -126,7 +131,7 @@ def step(
     if rounded:
         fU, gU = jnp.round(fU), jnp.round(gU)
     helped = select(policy, U, fU, gU, M, jax.random.fold_in(choice_key, t))
-    after = U + jnp.where(helped, fU, -gU)
+    after = moved(U, helped, fU, gU)
     if noisy:
         xi = shocks.deviation * jax.random.normal(jax.random.fold_in(noise_key, t), U.shape, U.dtype)
         xi = jnp.clip(xi, -shocks.bound, shocks.bound)
@@ -152,11 +157,12 @@ def gini(U: Float[np.ndarray, "*batch N"], shift: float = 0.0) -> Float[np.ndarr
         Shape (...,), from 0 (all equal) to 1 - 1/N (one has all).
 
     Raises:
-        InputError: if some welfare is negative after the shift, or all of it is zero.
+        InputError: if some welfare is negative or no number after the shift, or all of it is zero.
     """
-    if np.any(U + shift < 0) or np.any((U + shift).sum(axis=-1) == 0):
+    if not (U.size and np.all(U + shift >= 0) and np.all((U + shift).sum(axis=-1) > 0)):
+        least = f"the least is {U.min():g}" if U.size else "there is none"
         raise InputError(
-            f"The Gini coefficient needs non-negative welfare that is not all zero, but the least is {U.min():g}. "
+            f"The Gini coefficient needs non-negative welfare that is not all zero, but {least}. "
             "Give a shift of at least its opposite, and report it: the coefficient depends on it."
         )
     return np.asarray(ranked_differences(np, U + shift))

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 
 from iclr_shared.errors import InputError
-from iclr_welfare.population import Population
+from iclr_welfare.population import PerPerson, Population, check_budget, finite_welfare, name_people, per_person
 
 
-def equalized_rate(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: int) -> float:
+def equalized_rate(F: PerPerson, G: PerPerson, M: int) -> float:
     """The common growth rate r(F, G) when M interventions per step keep everyone level.
 
     r solves Σ_i π_i = M with π_i F_i - (1 - π_i) G_i = r, so π_i = (r + G_i)/(F_i + G_i) and, while all π_i are in
@@ -32,11 +32,8 @@ def equalized_rate(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: in
     Raises:
         InputError: if shapes differ, a value is not positive or M is out of range.
     """
-    if F.shape != G.shape or F.size < 2 or not 1 <= M < F.size:
-        raise InputError(f"Need F and G of one length N and 1 <= M < N, but got {F.size}, {G.size} and M = {M}.")
-    if not (np.all(F > 0) and np.all(G > 0)):
-        raise InputError("Returns F and decays G must be positive.")
-    F, G = np.float64(F), np.float64(G)
+    F, G = _returns_and_decays(F, G)
+    check_budget(M, F.size)
     weight = 1.0 / (F + G)
     kinks = np.concatenate([-G, F])
     order = np.argsort(kinks, kind="stable")
@@ -49,7 +46,7 @@ def equalized_rate(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: in
     return float((M - always.sum() - np.sum(G[shared] * weight[shared])) / np.sum(weight[shared]))
 
 
-def equalized_shares(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: int) -> Float[np.ndarray, " N"]:
+def equalized_shares(F: PerPerson, G: PerPerson, M: int) -> Float[np.ndarray, " N"]:
     """Long-run share of steps π_i in which each person is helped when everyone is kept level; they sum to M.
 
     Args:
@@ -63,10 +60,11 @@ def equalized_shares(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: 
     Raises:
         InputError: as `equalized_rate`.
     """
+    F, G = _returns_and_decays(F, G)
     return np.clip((equalized_rate(F, G, M) + G) / (F + G), 0.0, 1.0)
 
 
-def equalized_mean(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: int) -> float:
+def equalized_mean(F: PerPerson, G: PerPerson, M: int) -> float:
     """Mean over people of their own rates when everyone who can is kept level: r, unless someone is at π = 0 or 1.
 
     Args:
@@ -80,7 +78,19 @@ def equalized_mean(F: Float[np.ndarray, " N"], G: Float[np.ndarray, " N"], M: in
     Raises:
         InputError: as `equalized_rate`.
     """
-    return float(np.mean(np.clip(equalized_rate(F, G, M), -np.float64(G), np.float64(F))))
+    F, G = _returns_and_decays(F, G)
+    return float(np.mean(np.clip(equalized_rate(F, G, M), -G, F)))
+
+
+def _returns_and_decays(F: PerPerson, G: PerPerson) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    F, G = np.float64(per_person(F, "Returns F")), np.float64(per_person(G, "Decays G"))
+    if F.size != G.size:
+        raise InputError(f"Returns F and decays G must have one length, but have {F.size} and {G.size}.")
+    for values, what in ((F, "Returns F"), (G, "Decays G")):
+        bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+        if bad.size:
+            raise InputError(f"{what} must be positive and finite, but are not for {name_people(bad)}.")
+    return F, G
 
 
 def rate_rawls_up(population: Population, M: int) -> float:
@@ -226,7 +236,7 @@ def rate_random(population: Population, M: int) -> float:
     return float(np.mean(np.where(up, rising, falling)))
 
 
-def one_step_gain(population: Population, U: Float[np.ndarray, " N"], S: Sequence[int] | np.ndarray) -> float:
+def one_step_gain(population: Population, U: PerPerson, S: Sequence[int] | np.ndarray) -> float:
     """Expected change of mean welfare in one step when S is helped: (-Σ_i g_i(U_i) + Σ_{i in S} (f_i + g_i)(U_i))/N.
 
     Args:
@@ -238,7 +248,10 @@ def one_step_gain(population: Population, U: Float[np.ndarray, " N"], S: Sequenc
         Welfare per step. `util_gain` chooses the S of its size that maximises this.
 
     Raises:
-        InputError: if S is empty, everyone, or holds an index twice or out of range.
+        InputError: if S is empty, everyone, or holds an index twice or out of range, or U is not finite or of
+            another size.
     """
-    inside = mask_of(population, S)
+    inside, U = mask_of(population, S), finite_welfare(U)
+    if U.size != population.N:
+        raise InputError(f"Welfare U holds {U.size} values for {population.N} people.")
     return float(np.mean(np.where(inside, population.f(U), -population.g(U))))

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from iclr_shared.errors import InputError
-from iclr_welfare.population import Population
+from iclr_welfare.population import Population, per_person
 from iclr_welfare.response import LinearClipped
 
 BIN_EDGES = (-10_000, 0, *range(50_000, 500_001, 50_000))
@@ -82,7 +82,7 @@ def _column(table, column: str, path: str | Path) -> Float[np.ndarray, " N"]:
 
 
 def from_incomes(
-    incomes: Float[np.ndarray, " households"] | Sequence[float], group: float = 200, *, rng: np.random.Generator
+    incomes: Real[np.ndarray, " households"] | Sequence[float], group: float = 200, *, rng: np.random.Generator
 ) -> Float[np.ndarray, " N"]:
     """Initial welfare drawn from incomes as in the official code: one person stands for `group` households.
 
@@ -98,14 +98,20 @@ def from_incomes(
         U0, thousands of dollars, ascending by bin, shape (N,).
 
     Raises:
-        InputError: if incomes are empty or not finite, or `group` is not a number >= 1.
+        InputError: if incomes are empty or not finite (naming the rows, counted from 1), or `group` is not a number
+            >= 1.
 
     References:
         Official experiments: SIPP 2014 wave 1, https://github.com/wujiduan/Rawls_vs_Utils.
     """
-    values = np.round(np.asarray(incomes, np.float64))
-    if not values.size or not np.isfinite(values).all():
-        raise InputError("Incomes must be finite numbers, at least one.")
+    values = np.round(per_person(incomes, "Incomes"))
+    if not values.size:
+        raise InputError("Incomes are empty; at least one household is needed.")
+    bad = np.flatnonzero(~(np.abs(values) < 1e18))
+    if bad.size:
+        rows = ", ".join(f"{row + 1} ({values[row]:g})" for row in bad[:5])
+        more = f" and {bad.size - 5} more" if bad.size > 5 else ""
+        raise InputError(f"Incomes must be finite numbers, and below 1e18, but not so in row {rows}{more}.")
     if not 1 <= group < np.inf:
         raise InputError(f"The group size must be a number of households >= 1, not {group}.")
     low, high = np.floor(values.min() / 1000) * 1000, np.ceil(values.max() / 1000) * 1000

@@ -2,16 +2,22 @@
 
 import dataclasses
 import functools
+import operator
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Real
 
 from iclr_shared.errors import InputError
-from iclr_welfare.response import Constant, Response
+from iclr_welfare.response import Constant, Logistic, Response
+
+PerPerson = Real[np.ndarray, " N"] | Sequence[float]
+"""One number for each person, as the user has them."""
 
 _GRID = 257
-"""Welfare levels between the outermost knots at which monotonicity is checked besides the knots themselves."""
+"""Welfare levels at which smooth families are checked for monotonicity; of the others the knots tell all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,7 +28,8 @@ class Population:
     welfare: those who have are given, those who have not are taken from); f_i + g_i does not fall.
 
     Args:
-        U0: initial welfare, shape (N,), any real numbers, N >= 2. Its dtype is the simulation's.
+        U0: initial welfare, shape (N,), any real numbers, N >= 2; integers become float64. Its dtype is the
+            simulation's.
         f: return when helped, welfare per step; a number or an array (N,) stands for `Constant`.
         g: decay when not helped, welfare per step; likewise.
         matthew: whether the Matthew effect is required. False admits any positive f and g; then `who_wins` declines to
@@ -37,18 +44,14 @@ class Population:
         Wu, Abebe, Hardt, Stoica, Policy Design in Long-Run Welfare Dynamics, ICLR 2025.
     """
 
-    U0: Float[np.ndarray, " N"]
-    f: Response | float | Float[np.ndarray, " N"]
-    g: Response | float | Float[np.ndarray, " N"]
+    U0: PerPerson
+    f: Response | float | PerPerson
+    g: Response | float | PerPerson
     matthew: bool = True
     sum_check: bool = True
 
     def __post_init__(self):
-        if self.U0.size < 2:
-            raise InputError(f"A population needs at least two people, but the initial welfare has {self.U0.size}.")
-        bad = np.flatnonzero(~np.isfinite(self.U0))
-        if bad.size:
-            raise InputError(f"Initial welfare is not finite for {name_people(bad)}. Remove or correct these entries.")
+        object.__setattr__(self, "U0", finite_welfare(self.U0))
         for name in ("f", "g"):
             response = getattr(self, name)
             if not isinstance(response, Response):
@@ -116,12 +119,14 @@ class Population:
 
     @functools.cached_property
     def _on_grid(self) -> dict[str, Float[np.ndarray, "levels N"]]:
-        """f and g of each person at the knots of both and at levels in between; exact for piecewise linear families."""
+        """f and g of each person at the knots of both and beyond, which is exact for families that are straight between
+        their knots; for others at many levels in between."""
         knots = [np.broadcast_to(np.float64(k), (self.N,)) for k in (*self.f.knots, *self.g.knots)] or [
             np.zeros(self.N)
         ]
         low, high = np.min(knots, axis=0) - 1.0, np.max(knots, axis=0) + 1.0
-        between = np.linspace(low, high, _GRID)
+        smooth = isinstance(self.f, Logistic) or isinstance(self.g, Logistic)
+        between = np.linspace(low, high, _GRID if smooth else 2)
         levels = np.sort(np.concatenate([np.stack(knots), between]), axis=0)
         return {"f": np.float64(self.f(levels)), "g": np.float64(self.g(levels))}
 
@@ -160,11 +165,63 @@ class Population:
         Raises:
             InputError: naming M and N.
         """
-        if not 1 <= M < self.N:
-            raise InputError(
-                f"The budget M = {M} must be at least 1 and smaller than the number of people N = {self.N}: "
-                "with M >= N everyone is helped and there is nothing to choose."
-            )
+        check_budget(M, self.N)
+
+
+def check_budget(M: int, N: int) -> None:
+    """Refuse a number M of interventions per step that is no whole number or not between 1 and N - 1.
+
+    Raises:
+        InputError: naming M and N.
+    """
+    if not 1 <= whole(M, "The budget M") < N:
+        raise InputError(
+            f"The budget M = {M} must be at least 1 and smaller than the number of people N = {N}: "
+            "with M >= N everyone is helped and there is nothing to choose."
+        )
+
+
+def whole(value: Any, what: str) -> int:
+    """`value` as a Python integer.
+
+    Raises:
+        InputError: naming `what`, if it is no integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{what} must be a whole number, not {value!r}.") from None
+
+
+def per_person(values: Any, what: str) -> Float[np.ndarray, " N"]:
+    """`values` as an array of one axis. Floating-point numbers keep their dtype; all else becomes float64.
+
+    Raises:
+        InputError: naming `what`, if these are no numbers or have another number of axes.
+    """
+    try:
+        array = np.asarray(values)
+        array = array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be numbers, one per person: {error}.") from None
+    if array.ndim != 1:
+        raise InputError(f"{what} must have the shape (N,), one number per person, not {array.shape}.")
+    return array
+
+
+def finite_welfare(U: Any) -> Float[np.ndarray, " N"]:
+    """U of at least two people, all finite.
+
+    Raises:
+        InputError: naming the people whose welfare is not finite.
+    """
+    welfare = per_person(U, "Welfare")
+    if welfare.size < 2:
+        raise InputError(f"A population needs at least two people, but welfare has {welfare.size}.")
+    bad = np.flatnonzero(~np.isfinite(welfare))
+    if bad.size:
+        raise InputError(f"Welfare is not finite for {name_people(bad)}. Remove or correct these entries.")
+    return welfare
 
 
 def _rises(values: Float[np.ndarray, "levels N"]) -> Bool[np.ndarray, " N"]:

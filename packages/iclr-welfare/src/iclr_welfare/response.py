@@ -45,11 +45,14 @@ def _namespace(u: Values):
 
 def _settle(response: Any, positive: tuple[str, ...]) -> None:
     """Make every parameter a floating-point array; refuse what is not finite, or not positive where it must be."""
+    family, sizes = type(response).__name__, set()
     for field in dataclasses.fields(response):
         name, value = field.name, np.asarray(getattr(response, field.name))
         if not np.issubdtype(value.dtype, np.floating):
-            value = value.astype(np.float64)
-        family = type(response).__name__
+            try:
+                value = value.astype(np.float64)
+            except (TypeError, ValueError):
+                raise InputError(f"{family}: {name} must be a number, or one per person, not {value}.") from None
         if value.ndim > 1:
             raise InputError(f"{family}: {name} has shape {value.shape}; give one number, or one per person.")
         low = value <= 0 if name in positive else np.zeros(value.shape, bool)
@@ -58,6 +61,9 @@ def _settle(response: Any, positive: tuple[str, ...]) -> None:
                 who = f" for person {int(np.argmax(bad))}" if value.ndim else ""
                 raise InputError(f"{family}: {name} is {what}{who} ({value[bad].flat[0] if value.ndim else value}).")
         object.__setattr__(response, name, value)
+        sizes |= set(value.shape)
+    if len(sizes) > 1:
+        raise InputError(f"{family}: the parameters are for different numbers of people, {sorted(sizes)}.")
 
 
 @_family

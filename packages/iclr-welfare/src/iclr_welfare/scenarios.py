@@ -5,14 +5,14 @@ References:
     https://github.com/wujiduan/Rawls_vs_Utils.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from iclr_shared.errors import InputError
 from iclr_welfare.incomes import TURNING_POINTS
-from iclr_welfare.population import Population
+from iclr_welfare.population import PerPerson, Population, check_budget, finite_welfare
 from iclr_welfare.response import Concave, Constant, LinearClipped, Parameter, Response
 
 _MIDDLE = np.array([TURNING_POINTS[name] for name in ("f_x_minus", "f_x_plus", "g_x_plus", "g_x_minus")])
@@ -52,12 +52,12 @@ def turning_points(
     who = int(np.argmax(open_))
     raise InputError(
         f"No turning points make f + g rise for person {who}: f rises by {f_rise[who]:g}, g falls by {g_fall[who]:g}. "
-        "Raise f^+ - f^-."
+        "Raise f^+ - f^-; with the limits of Fig. 1 about 12 people are enough."
     )
 
 
 def linear(
-    U0: Float[np.ndarray, " N"],
+    U0: PerPerson,
     f_minus: Parameter,
     f_plus: Parameter,
     g_plus: Parameter,
@@ -95,7 +95,7 @@ def official_returns(
 
 
 def homogeneous(
-    U0: Float[np.ndarray, " N"],
+    U0: PerPerson,
     M: int = 1,
     *,
     rng: np.random.Generator | None = None,
@@ -121,6 +121,7 @@ def homogeneous(
     Raises:
         InputError: if M is out of range, or the limits do not fit the Matthew effect.
     """
+    U0 = finite_welfare(U0)
     N = U0.size
     low, high = official_returns(N, g_plus, g_minus, f_minus, f_plus)
     x = REFERENCE_TURNS
@@ -131,9 +132,7 @@ def homogeneous(
     return population
 
 
-def heterogeneous(
-    U0: Float[np.ndarray, " N"], M: int = 1, *, rng: np.random.Generator, sigma2: float = 10.0
-) -> Population:
+def heterogeneous(U0: PerPerson, M: int = 1, *, rng: np.random.Generator, sigma2: float = 10.0) -> Population:
     """Everyone has limits of their own (Fig. 2): g^- ~ N(10, σ²) >= 1, g^+ ~ N(60, σ²) >= g_i^-,
     f^- ~ N(240 N/M, (4 N/M)² σ²), f^+ ~ N(275 N/M, ((4 + 7/12) N/M)² σ²) >= f_i^-.
 
@@ -149,10 +148,10 @@ def heterogeneous(
     Raises:
         InputError: as `Population`.
     """
-    return _spread(U0, M, rng, 10.0, np.sqrt(sigma2), np.sqrt(sigma2), sum_check=False)
+    return _spread(U0, M, rng, 10.0, 1.0, sigma2, sum_check=False)
 
 
-def heat_map_cell(U0: Float[np.ndarray, " N"], b: float, sigma2: float, *, rng: np.random.Generator) -> Population:
+def heat_map_cell(U0: PerPerson, b: float, sigma2: float, *, rng: np.random.Generator) -> Population:
     """One cell of the heat map (Fig. 3), M = 1: as `heterogeneous` but g^- ~ N(60 b, b² σ²) >= 1.
 
     Args:
@@ -167,13 +166,19 @@ def heat_map_cell(U0: Float[np.ndarray, " N"], b: float, sigma2: float, *, rng: 
     Raises:
         InputError: as `Population`.
     """
-    return _spread(U0, 1, rng, 60.0 * b, b * np.sqrt(sigma2), np.sqrt(sigma2), sum_check=False)
+    if not 0 < b <= 1:
+        raise InputError(f"The ratio b of decays at high and at low welfare must lie in (0, 1], not be {b}.")
+    return _spread(U0, 1, rng, 60.0 * b, b, sigma2, sum_check=False)
 
 
-def _spread(U0, M: int, rng, g_mean: float, g_spread: float, sigma: float, **options) -> Population:
+def _spread(U0, M: int, rng, g_mean: float, g_factor: float, sigma2: float, **options) -> Population:
+    U0 = finite_welfare(U0)
     N = U0.size
-    k = N / M
-    g_minus = np.maximum(rng.normal(g_mean, g_spread, N), 1.0)
+    check_budget(M, N)
+    if not (np.isfinite(sigma2) and sigma2 >= 0):
+        raise InputError(f"The spread σ² of the limits must be a number >= 0, not {sigma2}.")
+    sigma, k = np.sqrt(sigma2), N / M
+    g_minus = np.maximum(rng.normal(g_mean, g_factor * sigma, N), 1.0)
     g_plus = np.maximum(rng.normal(60.0, sigma, N), g_minus)
     f_minus = np.maximum(rng.normal(240.0 * k, 4.0 * k * sigma, N), 1.0)
     f_plus = np.maximum(rng.normal(275.0 * k, (4.0 + 7.0 / 12.0) * k * sigma, N), f_minus)
@@ -183,7 +188,7 @@ def _spread(U0, M: int, rng, g_mean: float, g_spread: float, sigma: float, **opt
 
 
 def ruin_example(
-    U0: Float[np.ndarray, " N"], *, rng: np.random.Generator | None = None, g_plus: float = 70.0, g_minus: float = 20.0
+    U0: PerPerson, *, rng: np.random.Generator | None = None, g_plus: float = 70.0, g_minus: float = 20.0
 ) -> Population:
     """Help never suffices (Fig. 5), M = 1: g^+ = 70, g^- = 20, f^- = g^- (N - 150), f^+ = g^- (N - 2).
 
@@ -199,6 +204,7 @@ def ruin_example(
     Raises:
         InputError: if N <= 150, where f^- would not be positive.
     """
+    U0 = finite_welfare(U0)
     N = U0.size
     if N <= 150:
         raise InputError(f"The ruin example needs more than 150 people, not {N}.")
@@ -210,12 +216,7 @@ def ruin_example(
 
 
 def concave(
-    U0: Float[np.ndarray, " N"],
-    M: int = 1,
-    *,
-    rng: np.random.Generator | None = None,
-    g_plus: float = 60.0,
-    g_minus: float = 10.0,
+    U0: PerPerson, M: int = 1, *, rng: np.random.Generator | None = None, g_plus: float = 60.0, g_minus: float = 10.0
 ) -> Population:
     """Returns that rise, then fall half of the way back (Fig. 6): f^- = 6 g^+ N/M, peak f^- + (2/7)(g^+ + g^-) N/M,
     right limit half way between; the peak lies half way between the turning points of f.
@@ -233,7 +234,9 @@ def concave(
     Raises:
         InputError: as `Population` and `Concave`.
     """
+    U0 = finite_welfare(U0)
     N = U0.size
+    check_budget(M, N)
     low = 6.0 * g_plus * N / M
     peak = low + 2.0 / 7.0 * (g_plus + g_minus) * N / M
     x = REFERENCE_TURNS
@@ -247,7 +250,7 @@ def concave(
 Trend = Literal["increasing", "decreasing", "constant"]
 
 
-def monotonicity(U0: Float[np.ndarray, " N"], f_trend: Trend, g_trend: Trend) -> Population:
+def monotonicity(U0: PerPerson, f_trend: Trend, g_trend: Trend) -> Population:
     """One of the nine combinations of rising, falling and constant f and g (Fig. 4), between the levels of Fig. 1.
 
     f and g turn at the middles of the official ranges.
@@ -263,6 +266,7 @@ def monotonicity(U0: Float[np.ndarray, " N"], f_trend: Trend, g_trend: Trend) ->
     Raises:
         InputError: as `Population`.
     """
+    U0 = finite_welfare(U0)
     N = U0.size
     f = _trend(f_trend, 240.0 * N, 275.0 * N, _MIDDLE[0], _MIDDLE[1])
     g = _trend(g_trend, 10.0, 60.0, _MIDDLE[2], _MIDDLE[3])
@@ -270,6 +274,8 @@ def monotonicity(U0: Float[np.ndarray, " N"], f_trend: Trend, g_trend: Trend) ->
 
 
 def _trend(trend: Trend, low: float, high: float, x_left: float, x_right: float) -> Response:
+    if trend not in get_args(Trend):
+        raise InputError(f"There is no trend {trend!r}; choose among {', '.join(get_args(Trend))}.")
     if trend == "constant":
         return Constant((low + high) / 2)
     return (

@@ -13,7 +13,7 @@ from iclr_shared.checkpoints import Checkpoint
 from iclr_shared.errors import InputError
 from iclr_welfare.dynamics import RECORDS, Noise, Shocks, State, advance_many, ranked_differences
 from iclr_welfare.policies import POLICIES, find
-from iclr_welfare.population import Population
+from iclr_welfare.population import Population, whole
 from iclr_welfare.response import Response
 from iclr_welfare.trajectories import Result
 
@@ -115,14 +115,13 @@ def _simulate(
 ) -> Result:
     find(policy)
     populations[0].check_budget(M)
-    numbers = [0] if seeds is None else list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
+    M, T, every = (whole(v, n) for v, n in ((M, "M"), (T, "The horizon T"), (every, "record_every")))
+    numbers = _seed_numbers(seeds)
     unknown = [name for name in record if name not in RECORDS]
     if unknown:
         raise InputError(f"Cannot record {unknown[0]!r}; choose among {', '.join(RECORDS)}.")
     if T < 2:
         raise InputError(f"The horizon must be at least two steps (T >= 2), not {T}.")
-    if not numbers:
-        raise InputError(f"At least one seed is needed, not {seeds}.")
     if not 1 <= every <= T:
         raise InputError(f"The steps between records (record_every) must lie between 1 and {T}, not {every}.")
     if not np.isfinite(shift):
@@ -186,6 +185,20 @@ def _simulate(
         late_counts=end_state.late_counts,
         parameters=parameters,
     )
+
+
+def _seed_numbers(seeds: int | Sequence[int] | None) -> list[int]:
+    if seeds is None:
+        return [0]
+    if np.ndim(seeds) == 0:
+        numbers = list(range(whole(seeds, "The number of seeds")))
+    else:
+        numbers = [whole(s, "The number of a seed") for s in seeds]
+    if not numbers:
+        raise InputError(f"At least one seed is needed, not {seeds}.")
+    if not 0 <= min(numbers) <= max(numbers) < 2**32:
+        raise InputError(f"The numbers of seeds must lie between 0 and 2^32 - 1, not {min(numbers)} to {max(numbers)}.")
+    return numbers
 
 
 def _check_range(welfare: np.ndarray, populations: Sequence[Population]) -> None:
@@ -352,6 +365,8 @@ def compare(
     Raises:
         InputError: as `simulate`.
     """
+    if not policies:
+        raise InputError("No policy to compare was named.")
     for name in policies:
         find(name)
     order = list(POLICIES)

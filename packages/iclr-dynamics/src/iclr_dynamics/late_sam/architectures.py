@@ -55,6 +55,8 @@ class VGG16(nn.Module):
 
     @nn.compact
     def __call__(self, x: Images, train: bool = False) -> Float[Array, "batch classes"]:
+        if min(x.shape[1:3]) < 32:
+            raise InputError(f"VGG16 halves images five times: they need 32x32 pixels at least, not {x.shape[1:3]}.")
         for factor, layers in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
             for _ in range(layers):
                 x = nn.relu(_norm(train)(_Conv(factor * self.width, (3, 3))(x)))

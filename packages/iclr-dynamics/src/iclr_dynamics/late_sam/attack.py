@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from iclr_dynamics.late_sam.objective import Model, cross_entropy, evaluate
+from iclr_dynamics.late_sam.objective import Model, cross_entropy, evaluate, in_batches
 from iclr_shared.errors import InputError
 
 
@@ -118,7 +118,9 @@ def _pgd(loss, attack, params, x, y, key):
 
 
 def check_inputs(x: Any) -> None:
-    """Raise `InputError` unless `x` is floating point in [0, 1]."""
+    """Raise `InputError` unless `x` holds floating-point numbers in [0, 1]."""
+    if not x.size:
+        raise InputError(f"There are no inputs to attack: their shape is {x.shape}.")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise InputError(f"PGD works on floating-point inputs in [0, 1], got {x.dtype}; divide images by 255 first.")
     low, high = float(x.min()), float(x.max())
@@ -145,10 +147,7 @@ def robust_error(
     """Error in per cent on inputs attacked from their own position (no random start)."""
     attack.check()
     check_inputs(x)
-    moved = [
-        _adversarial(model, params, extra, x[i : i + batch_size], y[i : i + batch_size], attack)
-        for i in range(0, len(x), batch_size)
-    ]
+    moved = [_adversarial(model, params, extra, *batch, attack) for batch in in_batches(batch_size, x, y)]
     return evaluate(model, params, extra, jnp.concatenate(moved), y, batch_size=batch_size).error
 
 

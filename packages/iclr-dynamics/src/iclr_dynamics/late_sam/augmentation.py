@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from iclr_shared.errors import InputError
+
 #: Mean and standard deviation of the CIFAR-10 colour channels that the official code uses.
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
@@ -48,13 +50,19 @@ def cutout(
     return jnp.where(square[..., None], jnp.asarray(fill, images.dtype), images)
 
 
-def crop_flip(key: PRNGKeyArray, images: Images) -> Images:
-    """The recipe of VGG16 and ResNet20: crop with padding 4, flip."""
+def crop_flip(key: PRNGKeyArray, images: Array) -> Images:
+    """The recipe of VGG16 and ResNet20: crop with padding 4, flip.
+
+    Raises:
+        InputError: if the inputs are no images.
+    """
+    if images.ndim != 4:
+        raise InputError(f"Only images (batch, height, width, channels) can be augmented, not inputs {images.shape}.")
     crop_key, flip_key = jax.random.split(key)
     return random_flip(flip_key, random_crop(crop_key, images))
 
 
-def crop_flip_cutout(key: PRNGKeyArray, images: Images) -> Images:
+def crop_flip_cutout(key: PRNGKeyArray, images: Array) -> Images:
     """The recipe of wide residual networks: `crop_flip`, then a 16x16 cutout on half of the images."""
     first, second = jax.random.split(key)
     return cutout(second, crop_flip(first, images))

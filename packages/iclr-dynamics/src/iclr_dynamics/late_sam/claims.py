@@ -11,6 +11,7 @@ import numpy as np
 
 from iclr_dynamics.late_sam import recipes
 from iclr_dynamics.late_sam.intervals import bootstrap, geometric_mean, mean
+from iclr_dynamics.late_sam.schedule import SwitchSchedule
 from iclr_dynamics.late_sam.stability import gd_stability_threshold, sam_stability_threshold
 from iclr_dynamics.late_sam.training import Training
 from iclr_shared.claims import ClaimRun, Measurement
@@ -43,10 +44,14 @@ def _deviation(target: float) -> Callable[[np.ndarray], float]:
     return lambda values: geometric_mean(values) / target - 1
 
 
-def _by_arm(arms: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Means over seeds for the record, with the range of the sharpness."""
+def _by_arm(arms: Mapping[str, Mapping[str, np.ndarray]], training: Training) -> dict[str, Any]:
+    """Means over seeds for the record, with the range of the sharpness, and the room that each late arm had."""
     table: dict[str, Any] = {}
     for name, values in arms.items():
+        if name.startswith("late "):
+            schedule = SwitchSchedule.late_from(float(name.removeprefix("late ")), unit="fraction")
+            room = schedule.room(training.rate, training.epochs, training.steps_per_epoch(recipes.SAMPLES))
+            table[f"{name}: late steps times rate"] = room
         table[f"{name}: sharpness"] = geometric_mean(values["sharpness"])
         table[f"{name}: lowest and highest"] = [float(values["sharpness"].min()), float(values["sharpness"].max())]
         table[f"{name}: train loss"] = float(values["loss"].mean())
@@ -59,18 +64,28 @@ def _strip(
 ) -> None:
     """One dot for each seed of each arm, with the geometric (sharpness) or plain mean as a bar."""
     figure, axes = new_figure(width=8)
-    for place, values in enumerate(arms.values()):
-        dots = values[column]
-        axes.plot(place + np.linspace(-0.15, 0.15, len(dots)), dots, "o", ms=4, color=COLOURS[0], alpha=0.6)
+    arms = {arm: values[column] for arm, values in arms.items() if arm != "late 0"}  # that is SAM throughout
+    for place, dots in enumerate(arms.values()):
+        seed, bar = ("one seed", "mean") if not place else (None, None)
+        axes.plot(place + np.linspace(-0.15, 0.15, len(dots)), dots, "o", ms=4, color=COLOURS[0], alpha=0.6, label=seed)
         centre = geometric_mean(dots) if column == "sharpness" else dots.mean()
-        axes.plot([place - 0.3, place + 0.3], [centre, centre], color=COLOURS[1], lw=2)
+        axes.plot([place - 0.3, place + 0.3], [centre, centre], color=COLOURS[1], lw=2, label=bar)
     for text, value in lines.items():
         axes.axhline(value, color="0.4", lw=0.9, ls="--")
         axes.annotate(text, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize="small")
-    axes.set_xticks(range(len(arms)), [arm.replace(" ", "\n", 1) for arm in arms])
-    axes.set(ylabel=label, title=title)
+    axes.set_xticks(range(len(arms)), [_tick(arm) for arm in arms], fontsize="small")
+    axes.set_ylabel(label)
+    axes.set_title(title, loc="left")
+    axes.legend(fontsize="small", loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
     axes.grid(axis="x", visible=False)
     run.figure(name, figure)
+
+
+def _tick(arm: str) -> str:
+    """What an arm is called below the axis; T is the length of training."""
+    kind, _, fraction = arm.partition(" ")
+    late, early = f"SAM from\n{fraction} T", f"SAM up to\n{fraction} T"
+    return {"sgd": "SGD", "sam": "SAM\nthroughout", "late": late, "early": early}[kind]
 
 
 _EDGES = {"2/η": gd_stability_threshold(ETA), "h_SAM": sam_stability_threshold(ETA, RHO)}
@@ -96,8 +111,7 @@ def late_sam_is_as_flat(
     arms = full_batch(run, seeds, training, late)
     if switch == 0.9:
         _strip(run, "sharpness", arms, "sharpness", "sharpness λ₁", _EDGES, "Late USAM ends where full USAM does")
-    details = _by_arm(arms) | {"steps after the switch times eta": round((1 - switch) * training.epochs) * ETA}
-    return _gap(run, arms, f"late {switch:g}", "early 0.8", details)
+    return _gap(run, arms, f"late {switch:g}", "early 0.8", _by_arm(arms, training))
 
 
 def later_sam_is_as_flat(
@@ -145,7 +159,7 @@ def late_sam_is_flatter_in_minibatches(
     """Row 2b: batches of 10, normalised SAM in the last tenth."""
     arms = _arms(run, training, seeds, family="sam", late=late, switches=(0.8, 0.9), early=(0.8,))
     _strip(run, "sharpness", arms, "sharpness", "sharpness λ₁", {}, "Batches of 10: late SAM")
-    return _gap(run, arms, "late 0.9", "early 0.8", _by_arm(arms))
+    return _gap(run, arms, "late 0.9", "early 0.8", _by_arm(arms, training))
 
 
 def late_sam_generalises_better_than_gd(
@@ -157,7 +171,7 @@ def late_sam_generalises_better_than_gd(
     gain, interval = mean(arms["sgd"]["error"] - arms["late 0.9"]["error"])
     full = float(np.mean(arms["sgd"]["error"] - arms["sam"]["error"]))
     series = {name: values["error"].tolist() for name, values in arms.items()}
-    return Measurement(gain, ("gain of full USAM", full), interval, seeds, series, _by_arm(arms))
+    return Measurement(gain, ("gain of full USAM", full), interval, seeds, series, _by_arm(arms, training))
 
 
 def late_sam_generalises_like_full_sam(
@@ -167,7 +181,7 @@ def late_sam_generalises_like_full_sam(
     arms = full_batch(run, seeds, training, late)
     excess, interval = mean(arms["late 0.9"]["error"] - arms["sam"]["error"])
     control = float(np.mean(arms["sgd"]["error"] - arms["sam"]["error"]))
-    return Measurement(excess, ("excess of GD", control), interval, seeds, details=_by_arm(arms))
+    return Measurement(excess, ("excess of GD", control), interval, seeds, details=_by_arm(arms, training))
 
 
 def _early(run: ClaimRun, seeds: int, training: Training, fraction: float) -> tuple[dict, np.ndarray]:
@@ -195,11 +209,9 @@ def early_sam_is_nearer_to_gd(run: ClaimRun, *, seeds: int = SEEDS, training: Tr
     """Row 4: what early USAM keeps of the gap between GD and USAM."""
     arms, values = _early(run, seeds, training, 0.8)
     columns = arms["sgd"]["sharpness"], values, arms["sam"]["sharpness"]
-    late = recipes.gap_closed(columns[0], arms["late 0.9"]["sharpness"], columns[2])
+    late = "late USAM, a tenth of the steps", recipes.gap_closed(columns[0], arms["late 0.9"]["sharpness"], columns[2])
     interval = bootstrap(recipes.gap_closed, *columns)
-    return Measurement(
-        recipes.gap_closed(*columns), ("late USAM, a tenth of the steps", late), interval, seeds, details=_by_arm(arms)
-    )
+    return Measurement(recipes.gap_closed(*columns), late, interval, seeds, details=_by_arm(arms, training))
 
 
 def early_sam_in_minibatches(
@@ -207,7 +219,7 @@ def early_sam_in_minibatches(
 ) -> Measurement:
     """Row 4 with batches of 10, where SGD at that rate is known not to sharpen again in 1,200 steps."""
     arms = _arms(run, training, seeds, family="sam", late="sam", switches=(0.8, 0.9), early=(0.8,))
-    return _gap(run, arms, "early 0.8", "late 0.9", _by_arm(arms))
+    return _gap(run, arms, "early 0.8", "late 0.9", _by_arm(arms, training))
 
 
 def _sweep(run: ClaimRun, seeds: int, training: Training, late: str) -> tuple[dict, np.ndarray, list[float]]:
@@ -225,14 +237,14 @@ def sweep_is_flat(run: ClaimRun, *, seeds: int = SEEDS, training: Training = FUL
     axes.plot(switches, np.exp(logs.mean(1)), color=COLOURS[1], lw=2)
     for text, value in _EDGES.items():
         axes.axhline(value, color="0.4", lw=0.9, ls="--")
-        axes.annotate(text, (0, value), va="bottom", fontsize="small")
+        axes.annotate(text, (0.3, value), va="bottom", fontsize="small")
     axes.set(xlabel="switch to USAM, t / T", ylabel="final sharpness λ₁", title="Only the end of training matters")
     run.figure("sweep", figure)
     flat = [value for switch, value in zip(switches, closed, strict=True) if switch <= 0.9]
     series = {"switch": switches, "gap_closed": closed, "sharpness": np.exp(logs.mean(1)).tolist()}
     early = recipes.gap_closed(*(arms[name]["sharpness"] for name in ("sgd", "early 0.8", "sam")))
     baseline = _WORDS.format("early 0.8"), early
-    return Measurement(min(flat), baseline, n=seeds, series=series, details=_by_arm(arms))
+    return Measurement(min(flat), baseline, n=seeds, series=series, details=_by_arm(arms, training))
 
 
 def sweep_rises_monotonically(
@@ -257,10 +269,7 @@ def late_sam_after_the_rate_has_dropped(
     """Cross-entropy with smoothing, rate times 0.2 at half time: too few late steps at too low a rate."""
     arms = _arms(run, training, seeds, family="sam", switches=(0.8, 0.9), early=(0.8,))
     _strip(run, "sharpness", arms, "sharpness", "sharpness λ₁", {}, "Rate dropped at half time: late SAM does little")
-    steps = round(0.2 * training.epochs) * training.steps_per_epoch(600)
-    rate = training.rate.at(training.epochs - 1, training.epochs)
-    details = _by_arm(arms) | {"late steps times rate": steps * rate}
-    return _gap(run, arms, "late 0.8", "early 0.8", details)
+    return _gap(run, arms, "late 0.8", "early 0.8", _by_arm(arms, training))
 
 
 def late_sam_without_smoothing(
@@ -272,4 +281,6 @@ def late_sam_without_smoothing(
     ratio = lambda late, sgd: geometric_mean(late) / geometric_mean(sgd)  # noqa: E731
     late, sgd, sam = (arms[name]["sharpness"] for name in ("late 0.9", "sgd", "sam"))
     interval = bootstrap(ratio, late, sgd)
-    return Measurement(ratio(late, sgd), ("SAM throughout", ratio(sam, sgd)), interval, seeds, details=_by_arm(arms))
+    return Measurement(
+        ratio(late, sgd), ("SAM throughout", ratio(sam, sgd)), interval, seeds, details=_by_arm(arms, training)
+    )

@@ -15,7 +15,7 @@ from iclr_dynamics.late_sam.attack import Attack, robust_error
 from iclr_dynamics.late_sam.augmentation import crop_flip, crop_flip_cutout
 from iclr_dynamics.late_sam.connectivity import linear_mode_connectivity, with_batch_norm
 from iclr_dynamics.late_sam.images import Images
-from iclr_dynamics.late_sam.objective import Model, evaluate, loss_function, training_loss
+from iclr_dynamics.late_sam.objective import Model, evaluate, in_batches, loss_function, training_loss
 from iclr_dynamics.late_sam.schedule import LearningRate, SwitchSchedule
 from iclr_dynamics.late_sam.stability import (
     gd_stability_threshold,
@@ -63,6 +63,7 @@ def train(
     eps: float = 4 / 255,
     alpha: float = 2 / 255,
     attack_steps: int = 10,
+    attack_norm: Literal["linf", "l2"] = "linf",
     init: Path | None = None,
     sharpness_every: int = 0,
     seed: int = 0,
@@ -102,7 +103,8 @@ def train(
         eps: radius of the attack of adversarial training, for inputs in [0, 1].
         alpha: its step size.
         attack_steps: its steps.
-        init: folder of a trained network to go on from (late fine-tuning).
+        attack_norm: of its ball.
+        init: folder of a trained network to go on from (late fine-tuning); its architecture is kept.
         sharpness_every: measure the sharpness after every so many epochs; 0 does not.
         seed: of everything random.
         resume: go on with an interrupted run in `out`.
@@ -119,7 +121,7 @@ def train(
         loss=loss,
         smoothing=smoothing,
         carry_momentum=carry_momentum,
-        attack=Attack(eps, alpha, attack_steps),
+        attack=Attack(eps, alpha, attack_steps, attack_norm),
     )
     schedule = SwitchSchedule(switch, end, first=first, late=late, unit=unit)
     settings = _settings(dataset, network, hidden, activation, data, training)
@@ -158,9 +160,10 @@ def train(
     gradients = schedule.gradient_evaluations(epochs, per_epoch, attack_steps)
     row = _row(model, run, data, loss_function(loss, smoothing))
     base = SwitchSchedule(switch, end, first="sgd", late="sgd", unit=unit).gradient_evaluations(epochs, per_epoch)
+    room = schedule.room(training.rate, epochs, per_epoch)
     print_table(
-        (f"epochs of {late}", "gradients / SGD", "train loss", "test loss", "test error %"),
-        [(late_epochs, gradients / base, *row)],
+        (f"epochs of {late}", "late steps × rate", "gradients / SGD", "train loss", "test loss", "test error %"),
+        [(late_epochs, room, gradients / base, *row)],
         title=f"{out}: {first} → {late}",
     )
 
@@ -246,10 +249,13 @@ def sweep(
         settings = _settings(dataset, network, hidden, activation, data, training)
         runs.save(out / f"switch-{switch}", run.params, run.extra, settings | {"switch": switch, "seed": seed})
         top = float(top_eigenvalues(whole, run.params, run.extra, x, y, tol=1e-3).values[0])
-        rows.append((switch, epochs - switch, top, *_row(model, run, data, loss_function(loss, smoothing))))
-    columns = ("switch epoch", f"epochs of {late}", "sharpness", "train loss", "test loss", "test error %")
+        room = SwitchSchedule(switch, late=late).room(training.rate, epochs, run.steps_per_epoch)
+        scores = _row(model, run, data, loss_function(loss, smoothing))
+        rows.append((switch, epochs - switch, room, top, *scores))
+    late_columns = f"epochs of {late}", "late steps × rate"
+    columns = ("switch epoch", *late_columns, "sharpness", "train loss", "test loss", "test error %")
     _write_csv(out / "sweep.csv", columns, rows)
-    _plot(out / "sweep.png", [row[0] for row in rows], [row[2] for row in rows], columns[0], columns[2], "o-")
+    _plot(out / "sweep.png", [row[0] for row in rows], [row[3] for row in rows], "switch epoch", "sharpness λ₁", "o-")
     print_table(columns, rows, title=f"{out}: {first} → {late}")
 
 
@@ -288,8 +294,8 @@ def sharpness(
         batch = saved.extra, data.x, data.y
         top = top_eigenvalues(whole, saved.params, *batch, k=k, tol=1e-4)
         norm = frobenius_norm(whole, saved.params, *batch, key=jax.random.key(seed), samples=probes)
-        row = str(folder), *map(float, top.values), norm.value, norm.standard_error, float(whole(saved.params, *batch))
-        rows.append(row)
+        value = float(jax.jit(whole)(saved.params, *batch))
+        rows.append((str(folder), *map(float, top.values), norm.value, norm.standard_error, value))
     columns = ("run", *(f"λ{i + 1}" for i in range(k)), "|H|_F", "±", "train loss")
     print_table(columns, rows)
 
@@ -304,6 +310,8 @@ def connect(
     out: Path | None = None,
 ) -> int | None:
     """Training loss along the straight line between two networks, and the barrier between them.
+
+    The loss is that of the first network's training, without label smoothing; networks are in evaluation mode.
 
     Args:
         first: folder of a trained network, position 0.
@@ -325,7 +333,7 @@ def connect(
     def on_data(params: Any, extra: Any) -> float:
         return evaluate(one.model, params, extra, x, y, loss).loss
 
-    batches = [x[i : i + 128] for i in range(0, len(x), 128)]
+    batches = [batch for (batch,) in in_batches(128, x)]
     evaluate_pair = with_batch_norm(one.model, on_data, batches) if rebn else lambda pair: on_data(*pair)
     path = linear_mode_connectivity(
         (one.params, one.extra), (two.params, two.extra), evaluate_pair, np.linspace(-0.2, 1.2, points)

@@ -33,6 +33,7 @@ class Path(NamedTuple):
         return self.barrier <= tolerance * abs(scale)
 
 
+@jax.jit
 def interpolate(first: PyTree, second: PyTree, alpha: Any) -> PyTree:
     """``(1 - alpha) first + alpha second``, leaf by leaf; running statistics are interpolated with the weights."""
     return jax.tree.map(lambda a, b: (1 - alpha) * a + alpha * b, first, second)

@@ -30,6 +30,16 @@ class EscapeCurve(NamedTuple):
     projections: Float[np.ndarray, " times"]
     params: PyTree
 
+    def rate(self, initial: float | None = None) -> "Growth":
+        """Exponential rate of the loss, before it has left the neighbourhood of the minimum; see `before_limit`.
+
+        Near an interpolating minimum it is ``2 ln |1 - eta h (1 + rho h)|``, the logarithm of `stability.usam_factor`.
+
+        Args:
+            initial: loss at the start of training.
+        """
+        return exponential_growth(self.losses[: before_limit(self.losses, initial)])
+
 
 class Growth(NamedTuple):
     """An exponential fit: `rate` is the slope of the logarithm per step, over steps `first` to `last`; `r2` of it."""

@@ -4,7 +4,7 @@ Targets are one-hot rows throughout. Any pytree of weights will do: `flax_model`
 plain function (Equinox: partition the module and combine it inside the function).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -98,7 +98,13 @@ def one_hot(labels: Any, classes: int, dtype: Any = None) -> Float[Array, "sampl
 
 
 def smoothed_targets(targets: Float[Array, "*n classes"], smoothing: float) -> Float[Array, "*n classes"]:
-    """The official smoothing: the true class gets ``1 - s``, each other class ``s / (C - 1)`` (not ``s / C``)."""
+    """The official smoothing: the true class gets ``1 - s``, each other class ``s / (C - 1)`` (not ``s / C``).
+
+    Raises:
+        InputError: if there is only one class.
+    """
+    if targets.shape[-1] < 2:
+        raise InputError("Cross-entropy needs at least two classes.")
     return targets * (1 - smoothing) + (1 - targets) * (smoothing / (targets.shape[-1] - 1))
 
 
@@ -122,7 +128,7 @@ def loss_function(name: str, smoothing: float = 0.0) -> Callable[[Array, Array],
     if name == "mse":
         return mse_loss
     if name == "cross-entropy":
-        return partial(cross_entropy, smoothing=smoothing)
+        return partial(cross_entropy, smoothing=smoothing) if smoothing else cross_entropy
     raise InputError(f"The loss {name!r} is unknown; take 'cross-entropy' or 'mse'.")
 
 
@@ -161,6 +167,14 @@ def training_loss(
     return function
 
 
+def in_batches(size: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Consecutive parts of arrays of one length; the last one may be smaller."""
+    if len(arrays[0]) <= size:
+        yield arrays
+    else:
+        yield from (tuple(array[i : i + size] for array in arrays) for i in range(0, len(arrays[0]), size))
+
+
 class Score(NamedTuple):
     """Mean loss, and error in per cent."""
 
@@ -177,11 +191,14 @@ def evaluate(
     loss: Callable = cross_entropy,
     batch_size: int = 1000,
 ) -> Score:
-    """Loss and error of a model in evaluation mode."""
-    parts = [
-        _score(model, loss, params, extra, x[i : i + batch_size], y[i : i + batch_size])
-        for i in range(0, len(x), batch_size)
-    ]
+    """Loss and error of a model in evaluation mode.
+
+    Raises:
+        InputError: if there are no samples.
+    """
+    if not len(x):
+        raise InputError("There are no samples to evaluate the model on.")
+    parts = [_score(model, loss, params, extra, *batch) for batch in in_batches(batch_size, x, y)]
     total, errors = np.sum([np.asarray(part) for part in parts], axis=0) / len(x)
     return Score(float(total), float(100 * errors))
 

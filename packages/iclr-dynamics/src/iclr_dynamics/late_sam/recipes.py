@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from iclr_dynamics.late_sam.attack import Attack, robust_error
 from iclr_dynamics.late_sam.objective import Model, evaluate, flax_model, loss_function, training_loss
@@ -30,6 +30,8 @@ from iclr_dynamics.sharpness import hvp, top_eigenvalues
 from iclr_shared.checkpoints import Checkpoint
 from iclr_shared.seeds import SeedTree
 
+#: Training images of `noisy_digits`.
+SAMPLES = 600
 #: Full batch, eta = 0.25, USAM 0.1: the edges are 8 and 5.247.
 FULL_BATCH = Training(
     epochs=2500, learning_rate=0.25, batch_size=None, momentum=0.0, weight_decay=0.0, rho=0.1, loss="mse", smoothing=0.0
@@ -67,7 +69,7 @@ def network(activation: str = "tanh") -> Model:
     return flax_model(MLP((64, 64, 64, 10), activation=activation, sigma_w=3**-0.5))
 
 
-def noisy_digits(key: PRNGKeyArray, train: int = 600, random_labels: float = 0.1) -> Split:
+def noisy_digits(key: PRNGKeyArray, train: int = SAMPLES, random_labels: float = 0.1) -> Split:
     """Digits with grey levels in [0, 1], then ``(x - mean) / (std + 0.1)`` for each pixel; some labels random."""
     data = digits(key, train=train, scale="unit", random_labels=random_labels)
     images = jnp.concatenate([data.x, data.x_test])
@@ -141,9 +143,10 @@ def arms(
         data, model = noisy_digits(tree.child("data").jax()), network()
 
         def sweep(first, then, fractions):
-            at = {round(fraction * training.epochs): fraction for fraction in fractions}
-            runs = switch_sweep(model, data, training, at, key=tree.child("run").jax(), first=first, late=then)
-            return {at[switch]: run for switch, run in runs.items()}
+            at = {fraction: round(fraction * training.epochs) for fraction in fractions}
+            key = tree.child("run").jax()
+            runs = switch_sweep(model, data, training, at.values(), key=key, first=first, late=then)
+            return {fraction: runs[switch] for fraction, switch in at.items()}
 
         early_runs = sweep(family, "sgd", (*early, 1.0))
         # A switch at 0 is the whole-run arm, which is there already.
@@ -154,7 +157,7 @@ def arms(
         runs |= {f"early {fraction:g}": run for fraction, run in early_runs.items()}
         return {
             "arms": {name: numbers(model, run, data, training) for name, run in runs.items()},
-            "weights": {name: np.asarray(ravel_pytree(run.params)[0]) for name, run in runs.items()},
+            "weights": {name: flat_weights(run.params) for name, run in runs.items()},
         }
 
     settings = {"training": dataclasses.asdict(training), "late": late, "family": family}
@@ -172,15 +175,17 @@ def kept(folder: Path, settings: Any, compute: Callable[[], dict[str, Any]]) -> 
     return saved[1]
 
 
-def weights_of(flat: Float[np.ndarray, " size"]) -> Any:
+def flat_weights(params: PyTree) -> Float[np.ndarray, " size"]:
+    """All weights in one array."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+
+
+def weights_of(flat: Float[np.ndarray, " size"]) -> PyTree:
     """Flat weights of `network` as its pytree."""
-    return _unravel(network(), flat.dtype)(flat)
-
-
-@cache
-def _unravel(model: Model, dtype: np.dtype) -> Callable[[Any], Any]:
-    template, _ = model.init(jax.random.key(0), jnp.zeros((1, 64), dtype))
-    return jax.jit(ravel_pytree(template)[1])
+    shapes, _ = jax.eval_shape(network().init, jax.random.key(0), jax.ShapeDtypeStruct((1, 64), flat.dtype))
+    leaves, structure = jax.tree.flatten(shapes)
+    parts = np.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1])
+    return structure.unflatten([part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
 
 
 def adversarial_arms(

@@ -20,7 +20,7 @@ from iclr_shared.checkpoints import save_arrays
 from iclr_shared.errors import InputError
 
 #: scikit-learn's digits in [0, 1], 1,000 of them for training, by the key of the split.
-unit_digits = jax.jit(partial(digits, train=1000, scale="unit"))
+unit_digits = partial(digits, train=1000, scale="unit")
 
 
 class SavedRun(NamedTuple):

@@ -56,10 +56,13 @@ class SwitchSchedule:
         return cls(start, None, late=late, **options)
 
     @classmethod
-    def early_until(cls, stop: int, late: str = "sam", **options) -> "SwitchSchedule":
-        """`late` before epoch (or step) `stop`, then SGD: the paper's SAM→SGD. ``stop=0`` is SGD throughout."""
-        if stop <= 0:
-            raise InputError(f"early_until({stop}): for SGD throughout, take SwitchSchedule.never().")
+    def early_until(cls, stop: float, late: str = "sam", **options) -> "SwitchSchedule":
+        """`late` before epoch (or step) `stop`, then SGD: the paper's SAM→SGD."""
+        if not stop >= 1:
+            raise InputError(
+                f"early_until({stop}) counts whole epochs or steps, from 1; for SGD throughout, take "
+                "SwitchSchedule.never()."
+            )
         return cls(0, stop - 1, late=late, **options)
 
     @classmethod
@@ -110,6 +113,15 @@ class SwitchSchedule:
         inside = stop - start
         return inside * price[self.late] + (epochs * steps_per_epoch - inside) * price[self.first]
 
+    def room(self, rate: "LearningRate", epochs: int, steps_per_epoch: int = 1) -> float:
+        """Learning rate summed over the steps of the late mode: how far it can move. Late SAM needs enough of it."""
+        start, stop = self.window(epochs, steps_per_epoch)
+        parts = range(start // steps_per_epoch, -(-stop // steps_per_epoch))
+        return sum(
+            rate.at(epoch, epochs) * (min(stop, (epoch + 1) * steps_per_epoch) - max(start, epoch * steps_per_epoch))
+            for epoch in parts
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
@@ -126,7 +138,7 @@ class LearningRate:
         factor: for ``"multistep"`` (official: 0.1).
 
     Raises:
-        InputError: for an unknown shape, or a rate or factor that is not positive.
+        InputError: for an unknown shape, a rate or factor that is not positive, or milestones that do not fit.
     """
 
     base: float
@@ -139,6 +151,8 @@ class LearningRate:
             raise InputError(f"The learning rate is {self.base}, its factor {self.factor}; both must be positive.")
         if self.shape not in _SHAPES:
             raise InputError(f"The learning-rate shape {self.shape!r} is unknown; take one of {', '.join(_SHAPES)}.")
+        if min(self.milestones, default=1) < 1 or (self.milestones and self.shape != "multistep"):
+            raise InputError(f"The milestones {self.milestones} must be epochs from 1 on, of the shape 'multistep'.")
 
     def at(self, epoch: int, epochs: int) -> float:
         """The rate that `epoch` (from 0) of `epochs` uses."""

@@ -29,6 +29,15 @@ def _adversarial(run: ClaimRun, seeds: int, training: Training, late: str) -> di
     return {name: {key: np.array([part[name][key] for part in parts]) for key in parts[0][name]} for name in parts[0]}
 
 
+_TICKS = {
+    "natural": "natural",
+    "full": "AT\nthroughout",
+    "late": "AT in the\nlast fifth",
+    "early": "AT in the\nfirst fifth",
+    "early 0.8": "AT up to\n0.8 T",
+}
+
+
 def _linear_gap(natural: np.ndarray, late: np.ndarray, full: np.ndarray) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.divide(natural.mean() - late.mean(), natural.mean() - full.mean()))
@@ -46,8 +55,8 @@ def late_adversarial_training_is_robust(
         for place, values in enumerate(arms.values()):
             axes.bar(place, values[key].mean(), color=COLOURS[0], alpha=0.35)
             axes.plot(place + np.linspace(-0.2, 0.2, len(values[key])), values[key], ".", color=COLOURS[0])
-        axes.set_xticks(range(len(arms)), list(arms))
-        axes.set(ylabel=label)
+        axes.set_xticks(range(len(arms)), [_TICKS[name] for name in arms], fontsize="small")
+        axes.set(ylabel=label, title="One dot a seed, bars are means")
     run.figure("errors", figure)
     columns = [arms[name]["robust"] for name in ("natural", "late", "full")]
     early = _linear_gap(columns[0], arms["early"]["robust"], columns[2])

@@ -8,6 +8,7 @@ official code does, so at the switch it starts from zero (`Training.carry_moment
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -31,8 +32,8 @@ from iclr_shared.checkpoints import Checkpoint
 from iclr_shared.errors import InputError
 from iclr_shared.progress import progress
 
-# Steps that one call of the compiled loop may take: what its record of losses holds.
-_CAPACITY = 1024
+# Steps that one call of the compiled loop may take, and sample numbers that its batches may hold: what memory allows.
+_CAPACITY, _INDICES = 1024, 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +199,38 @@ def fit(
     Raises:
         InputError: for data, schedules or checkpoints that do not fit, and when the loss stops being finite.
     """
-    samples = len(data.x)
-    if samples != len(data.y) or data.y.ndim != 2:
-        raise InputError(f"Targets must be one-hot rows, one for each of {samples} samples; got shape {data.y.shape}.")
+    x, y = jnp.asarray(data.x), jnp.asarray(data.y)
+    samples = len(x)
+    if not samples or samples != len(y) or y.ndim != 2:
+        raise InputError(f"Targets must be one-hot rows, one for each of {samples} samples; got shape {y.shape}.")
     per_epoch = training.steps_per_epoch(samples)
     if until is not None and until < 1:
         raise InputError(f"until={until}: stop after one epoch at least.")
     window = schedule.window(training.epochs, per_epoch)
+    if window[0] == window[1] and schedule.unit == "fraction" and schedule.start < 1:
+        warnings.warn(
+            f"The switch at {schedule.start} of {training.epochs} epochs rounds to their end: no epoch of "
+            f"{schedule.late}. Switch earlier, or count in steps.",
+            stacklevel=2,
+        )
     total = per_epoch * training.epochs if until is None else per_epoch * min(until, training.epochs)
     modes = tuple(dict.fromkeys((schedule.first, schedule.late)))
     if "at" in modes:
         training.attack.check()
-        check_inputs(data.x)
+        check_inputs(x)
     programs = {
         mode: _program(model, *_compiled_part(training, mode), augment, optimizer, mesh, sync_perturbation)
         for mode in modes
     }
+    size = training.batch_size or samples
+    if mesh is not None and size % mesh.size:
+        raise InputError(f"A batch of {size} cannot be split over {mesh.size} devices; take a multiple.")
+    whole = training.batch_size is None and mesh is None and training.sampling == "shuffle"
+    capacity = _CAPACITY if whole else min(_CAPACITY, max(1, _INDICES // size))
     carry = training.carry_momentum if training.carry_momentum is not None else "at" in modes
     init_key, order_key, noise_key = jax.random.split(key, 3)
 
-    course = _begin(model, data, init_key, init) if start is None else start.course
+    course = _begin(model, x, init_key, init) if start is None else start.course
     optimizers = {mode: program.optimizer.init(course.params) for mode, program in programs.items()}
     course = course._replace(optimizers=optimizers | {m: s for m, s in course.optimizers.items() if m in modes})
     record = [np.zeros((3, 0), np.float32)]
@@ -226,7 +239,7 @@ def fit(
         record.append(np.stack([start.losses, start.accuracies, start.norms]))
         measurements += start.measurements
     if checkpoint is not None:
-        settings = _settings(training, schedule, key) | {"data": _digest((data.x, data.y)), "init": _digest(init)}
+        settings = _settings(training, schedule, key) | {"data": _digest((x, y)), "init": _digest(init)}
         settings |= {"augment": getattr(augment, "__qualname__", None), "sync_perturbation": sync_perturbation}
         if (saved := checkpoint.latest()) is not None:
             course, record, measurements = _resume(saved, settings, course, checkpoint)
@@ -234,7 +247,7 @@ def fit(
     periods = [1] if training.rate.shape != "constant" else []
     periods += [measure_every] if measure else []
     periods += [checkpoint_every] if checkpoint else []
-    stretches = _stretches(course.step, total, per_epoch, periods, window)
+    stretches = _stretches(course.step, total, per_epoch, periods, window, capacity)
     for begin, stop in progress(stretches, desc="training", quiet=quiet):
         mode = schedule.late if window[0] <= begin < window[1] else schedule.first
         epoch = begin // per_epoch
@@ -242,14 +255,16 @@ def fit(
             course = _carry_momentum(course, schedule.first if begin == window[0] else schedule.late, mode)
         rate = training.rate.at(epoch, training.epochs)
         state = TrainState(course.params, course.extra, with_learning_rate(course.optimizers[mode], rate))
-        state, rows = programs[mode].run(state, data.x, data.y, order_key, noise_key, begin, stop - begin)
+        steps = begin, stop - begin
+        chosen = None if whole else _batches(samples, size, training.sampling, capacity, order_key, *steps)
+        state, rows = programs[mode].run(state, x, y, chosen, noise_key, *steps)
         rows = np.asarray(rows)[:, : stop - begin]
         if not np.isfinite(rows).all() or not _finite(state.params):
-            whole = _finite((data.x, data.y, course.params))
+            finite = _finite((x, y, course.params))
             raise InputError(
                 f"The loss or the weights stopped being finite in steps {begin} to {stop} (epoch {epoch}, mode {mode}, "
                 f"learning rate {rate:g}, rho {training.rho:g}); "
-                + ("lower the rate or rho." if whole else "the data or the first weights are not finite themselves.")
+                + ("lower the rate or rho." if finite else "the data or the first weights are not finite themselves.")
             )
         record.append(rows)
         course = Course(state.params, state.extra, course.optimizers | {mode: state.optimizer}, stop)
@@ -309,43 +324,20 @@ def _program(model, training, mode, augment, make_optimizer, mesh, sync_perturba
 
     step = make_step(objective, optimizer, axis_name=axis, sync_perturbation=sync_perturbation or not training.rho)
 
-    def run(state, x, y, order_key, noise_key, first, count):
-        samples = len(y)
-        size = training.batch_size or samples
-        per_epoch = samples // size
-        devices = 1 if mesh is None else mesh.size
-        if size % devices:
-            raise InputError(f"A batch of {size} cannot be split over {devices} devices; take a multiple.")
-        whole = training.batch_size is None and axis is None and training.sampling == "shuffle"
-
-        def order(epoch):
-            return jax.random.permutation(jax.random.fold_in(order_key, epoch), samples)
-
+    def run(state, x, y, chosen, noise_key, first, count):
         def body(offset, carry):
-            state, permutation, rows = carry
-            index = first + offset
-            position = index % per_epoch
-            if whole:
-                batch = x, y
-            elif training.sampling == "replacement":
-                chosen = jax.random.randint(jax.random.fold_in(order_key, index), (size,), 0, samples)
-            else:
-                again = (position == 0) | (offset == 0)
-                permutation = jax.lax.cond(again, order, lambda _: permutation, index // per_epoch)
-                chosen = jax.lax.dynamic_slice_in_dim(permutation, position * size, size)
-            key = jax.random.fold_in(noise_key, index)
+            state, rows = carry
+            key = jax.random.fold_in(noise_key, first + offset)
+            part = None if chosen is None else chosen[offset]
             if axis is not None:
-                chosen = chosen.reshape(devices, -1)[jax.lax.axis_index(axis)]
+                part = part.reshape(mesh.size, -1)[jax.lax.axis_index(axis)]
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis))
-            if not whole:
-                batch = x[chosen], y[chosen]
+            batch = (x, y) if part is None else (x[part], y[part])
             norm = optax.tree.norm(state.params)
             state, (loss, accuracy) = step(state, batch, key)
-            return state, permutation, rows.at[:, offset].set(jnp.stack([loss, accuracy, norm]))
+            return state, rows.at[:, offset].set(jnp.stack([loss, accuracy, norm]))
 
-        rows = jnp.zeros((3, _CAPACITY), jnp.float32)
-        state, _, rows = jax.lax.fori_loop(0, count, body, (state, jnp.arange(samples), rows))
-        return state, rows
+        return jax.lax.fori_loop(0, count, body, (state, jnp.zeros((3, _CAPACITY), jnp.float32)))
 
     if mesh is not None:
         from jax.sharding import PartitionSpec
@@ -355,9 +347,37 @@ def _program(model, training, mode, augment, make_optimizer, mesh, sync_perturba
     return _Program(optimizer, jax.jit(run))
 
 
-def _begin(model: Model, data: Any, key: PRNGKeyArray, init: Any) -> Course:
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _batches(samples, size, sampling, capacity, key, first, count):
+    """Sample numbers of each of `count` batches from step `first` on, in the first rows of (capacity, size).
+
+    They depend on the key and on the step alone, not on the optimiser: the prefix of all switched runs is the same.
+    """
+    per_epoch = samples // size
+
+    def shuffled(offset, carry):
+        permutation, rows = carry
+        epoch, position = jnp.divmod(first + offset, per_epoch)
+        permutation = jax.lax.cond(
+            (position == 0) | (offset == 0),
+            lambda: jax.random.permutation(jax.random.fold_in(key, epoch), samples),
+            lambda: permutation,
+        )
+        chosen = jax.lax.dynamic_slice_in_dim(permutation, position * size, size)
+        return permutation, rows.at[offset].set(chosen)
+
+    def drawn(offset, carry):
+        numbers = jax.random.randint(jax.random.fold_in(key, first + offset), (size,), 0, samples)
+        return carry[0], carry[1].at[offset].set(numbers)
+
+    body = drawn if sampling == "replacement" else shuffled
+    start = jnp.arange(samples), jnp.zeros((capacity, size), int)
+    return jax.lax.fori_loop(0, count, body, start)[1]
+
+
+def _begin(model: Model, x: Array, key: PRNGKeyArray, init: Any) -> Course:
     if init is None:
-        params, extra = model.init(key, data.x[:1])
+        params, extra = model.init(key, x[:1])
     elif isinstance(init, tuple) and len(init) == 2:
         params, extra = init
     else:
@@ -371,7 +391,7 @@ def _carry_momentum(course: Course, old: str, new: str) -> Course:
 
 
 def _stretches(
-    begin: int, total: int, per_epoch: int, periods: list[int], window: tuple[int, int]
+    begin: int, total: int, per_epoch: int, periods: list[int], window: tuple[int, int], capacity: int
 ) -> list[tuple[int, int]]:
     """The steps from `begin` to `total` cut at the window's edges, at every period (in epochs) and at the capacity."""
     cuts = {begin, total, *window}
@@ -379,9 +399,9 @@ def _stretches(
         cuts.update(range(0, total, period * per_epoch))
     inside = sorted(cut for cut in cuts if begin <= cut <= total)
     return [
-        (piece, min(piece + _CAPACITY, right))
+        (piece, min(piece + capacity, right))
         for left, right in pairwise(inside)
-        for piece in range(left, right, _CAPACITY)
+        for piece in range(left, right, capacity)
     ]
 
 

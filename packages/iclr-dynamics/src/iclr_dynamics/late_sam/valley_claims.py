@@ -63,8 +63,11 @@ def escape_rate_is_exact(
     figure, (left, right) = new_figure(1, 2, width=9)
     for row in (control, *rows):
         shown = slice(0, min(steps, 320))
-        left.semilogy(row["losses"][shown], label=f"ρ = {row['rho']:g}")
-        right.plot(row["curvature"][shown])
+        (line,) = left.semilogy(row["losses"][shown], label=f"ρ = {row['rho']:g}")
+        right.plot(row["curvature"][shown], color=line.get_color())
+        right.axhline(row["h_sam"], color=line.get_color(), lw=0.9, ls=":")
+    right.plot([], [], ":", color="0.4", label="h_SAM: what that ρ can hold")
+    right.legend(fontsize="small", loc="center", bbox_to_anchor=(0.6, 0.25))
     left.set(xlabel="step", ylabel="loss L", title="Escape and return", ylim=(1e-30, 1e2))
     right.set(xlabel="step", ylabel="curvature h = a² + b²", title="Same valley, flatter minimum")
     left.legend(fontsize="small")
@@ -174,7 +177,7 @@ def _escape(data: Any, whole: Callable, params: Any, rho: float, steps: int, set
 
 
 def _escape_claim(
-    run: ClaimRun, seeds: int, training: Training, rho: float, steps: int, settle: int, displacement: float
+    run: ClaimRun, seeds: int, training: Training, rho: float, steps: int, settle: int, displacement: float, title: str
 ) -> Measurement:
     tree, whole = root(run.seeds.seed), _training_loss(training)
     full_batch(run, seeds, training, "usam")
@@ -187,26 +190,21 @@ def _escape_claim(
             params = recipes.weights_of(arms["weights"]["sgd"])
             predicted, measured, curve, h = _escape(data, whole, params, rho, steps, settle, displacement)
             rows.append((predicted, measured, h))
-            controls.append(_escape(data, whole, params, 0.0, steps, settle, displacement)[1])
-            figure_rows.append((np.abs(np.diff(curve.projections)), predicted))
+            _, still, bounce, _ = _escape(data, whole, params, 0.0, steps, settle, displacement)
+            controls.append(still)
+            figure_rows.append((*(np.abs(np.diff(each.projections)) for each in (curve, bounce)), predicted))
     figure, axes = new_figure()
-    for number, (moves, predicted) in enumerate(figure_rows):
-        times = np.arange(len(moves))
-        axes.semilogy(times, moves, "o-", ms=3, color=COLOURS[0], label=None if number else "measured")
-        axes.semilogy(
-            times,
-            moves[0] * np.exp(predicted * times),
-            "--",
-            lw=0.9,
-            color=COLOURS[1],
-            label=None if number else "predicted",
-        )
-    axes.set(
-        xlabel="steps of USAM after the switch",
-        ylabel="|change along the top eigenvector|",
-        title="Escape of a network",
-    )
-    axes.legend()
+    times = np.arange(1, steps + 1)
+    for number, (moves, still, predicted) in enumerate(figure_rows):
+        for values, style, colour, label in (
+            (moves, "o-", COLOURS[0], "USAM"),
+            (moves[0] * np.exp(predicted * (times - 1)), "--", COLOURS[1], "USAM, predicted"),
+            (still, ".:", COLOURS[2], "gradient descent"),
+        ):
+            axes.semilogy(times, values, style, ms=4, lw=1.2, color=colour, label=None if number else label)
+    axes.set(xlabel="steps after the switch", ylabel="|change along the top eigenvector|", title=title)
+    axes.set_xticks(times)
+    axes.legend(fontsize="small")
     run.figure("escape", figure)
     predicted, measured, h = np.array(rows).T
     error, interval = mean(np.abs(measured / _predicted(h) - 1))
@@ -228,11 +226,11 @@ def escape_from_the_end_of_gd(
     run: ClaimRun, *, seeds: int = SEEDS, training: Training = FULL, rho: float = RHO, steps: int = 5
 ) -> Measurement:
     """Row 7 to the letter: USAM from the very last weights of GD, growth over the first 5 steps."""
-    return _escape_claim(run, seeds, training, rho, steps, 0, 0.0)
+    return _escape_claim(run, seeds, training, rho, steps, 0, 0.0, "Escape of a network from GD's last weights")
 
 
 def escape_from_rest(
     run: ClaimRun, *, seeds: int = SEEDS, training: Training = FULL, rho: float = RHO, steps: int = 10
 ) -> Measurement:
     """Row 7 with room for an exponential phase: GD's end is first brought to rest, then displaced by 1e-6."""
-    return _escape_claim(run, seeds, training, rho, steps, 32, 1e-6)
+    return _escape_claim(run, seeds, training, rho, steps, 32, 1e-6, "Escape of a network from rest")

@@ -49,26 +49,31 @@ def _double[**P](check: Callable[P, Measurement]) -> Callable[P, Measurement]:
 
 @_double
 def trajectory_is_exact(
-    run: ClaimRun, *, problems: int = 50, inputs: int = 5, solution: Callable[..., Trajectory] = solve
+    run: ClaimRun,
+    *,
+    problems: int = 50,
+    inputs: int = 5,
+    widths: Sequence[int] = WIDTHS,
+    solution: Callable[..., Trajectory] = solve,
 ) -> Measurement:
     """C1a. Random problems of all widths against DOP853 on all weights; control: the frozen-kernel approximation."""
     scaled = np.geomspace(0.05, 12, 60)
-    errors, controls, widths, curves = [], [], [], []
+    errors, controls, drawn, curves = [], [], [], []
     for i in run.progress(range(problems), desc="random problems"):
-        d = WIDTHS[i % len(WIDTHS)]
+        d = widths[i % len(widths)]
         net, data, layers = random_problem(run.seeds.child("problem", i).numpy(), d, inputs)
         t = scaled / rate(net, data, *layers)
         u, w = integrate_flow(net, data, *layers, t, rtol=1e-12, atol=1e-14)
         path, lazy = solution(net, data, *layers, t), solve_lazy(net, data, *layers, t)
         errors.append(_distance(path, u, w))
         controls.append(_distance(lazy, u, w))
-        widths.append(d)
+        drawn.append(d)
         integrated = net.gamma * np.einsum("td,td->t", u, w @ data.nhat)
         curves.append([slope / data.target for slope in (path.F, lazy.F, integrated)])
     figure, axis = new_figure()
     for i in np.argsort(controls)[::-1][:4]:  # those that the frozen kernel misses most
         exact, lazy, integrated = curves[i]
-        (line,) = axis.semilogx(scaled, exact, label=f"d = {widths[i]}")
+        (line,) = axis.semilogx(scaled, exact, label=f"d = {drawn[i]}")
         axis.semilogx(scaled, lazy, ":", color=line.get_color(), linewidth=1.2)
         axis.semilogx(scaled[::8], integrated[::8], "o", color=line.get_color(), markersize=4)
     axis.set(xlabel="time s t", ylabel="slope F / F*")
@@ -79,7 +84,7 @@ def trajectory_is_exact(
         measured=max(errors),
         baseline=("frozen-kernel approximation", max(controls)),
         n=problems,
-        series={"width": widths, "error": errors, "frozen-kernel error": controls},
+        series={"width": drawn, "error": errors, "frozen-kernel error": controls},
         details={"solver": "DOP853, rtol 1e-12, atol 1e-14", "inputs": inputs, "times": len(scaled)},
     )
 
@@ -102,8 +107,8 @@ def descent_approaches_the_trajectory(
         for j, n in enumerate(steps):
             scaled = LinearNet(net.gamma, net.eta_u * T / n, net.eta_w * T / n)
             us, ws = simulate_gd(scaled, data, *layers, steps=n, every=n)
-            errors[i, j] = _distance(exact, us[-1:], ws[-1:])
-            controls[i, j] = _distance(lazy, us[-1:], ws[-1:])
+            end = np.asarray(us)[-1:], np.asarray(ws)[-1:]
+            errors[i, j], controls[i, j] = _distance(exact, *end), _distance(lazy, *end)
     step = 1 / np.array(steps)
     slopes, flat = ([stats.linregress(np.log(step), np.log(e)).slope for e in es] for es in (errors, controls))
     figure, axis = new_figure()
@@ -145,7 +150,7 @@ def wide_ntk_networks_are_lazy(
     figure, axis = new_figure()
     for (name, change), marker in zip(changes.items(), "os", strict=False):
         axis.loglog(widths, np.median(change, 1), f"{marker}-", label=name)
-    axis.loglog(widths, 0.5 * widths[0] / np.array(widths), "k:", label="1 / d")
+    axis.loglog(widths, 0.5 / np.array(widths), "k:", label="ntk, predicted: 1 / (2 d)")
     axis.set(xlabel="width d", ylabel="|K∞/K0 - 1|", title="change of the tangent kernel over training")
     axis.legend()
     run.figure("kernel-change", figure)
@@ -190,14 +195,16 @@ def descent_confirms_the_kernel_ratio(
             setting = PARAMETERISATIONS[name].at(width)
             for i in run.progress(range(seeds), desc=f"{name}, d = {width}"):
                 layers = draw(run.seeds.child(name, width, i).jax(), setting, antisymmetric=True)
-                net, a = setting.net, layers.w[:, 0]
+                net, a = setting.net, np.asarray(layers.w)[:, 0]
                 dt = step / rate(net, data, *layers)
                 scaled = LinearNet(net.gamma, net.eta_u * dt, net.eta_w * dt)
                 n = round(horizon / step)
                 us, ws = simulate_gd(scaled, data, *layers, steps=max(n, 1), every=max(n, 1))
-                descended = float(_kernel_of(net, us[-1], ws[-1, :, 0]) / _kernel_of(net, layers.u, a))
+                descended = float(
+                    _kernel_of(net, np.asarray(us)[-1], np.asarray(ws)[-1, :, 0]) / _kernel_of(net, layers.u, a)
+                )
                 formula = float(
-                    ntk_ratio(output_slope(net, layers.u, a), data.target, invariants(net, layers.u, a).theta)
+                    _ntk_ratio(_output_slope(net, layers.u, a), data.target, _invariants(net, layers.u, a).theta)
                 )
                 errors.append(abs(descended / formula - 1))
                 frozen.append(abs(1 / formula - 1))
@@ -219,13 +226,13 @@ def three_mechanisms(run: ClaimRun, *, width: int = 100, seeds: int = 5, learn: 
     for i in range(seeds):
         for name, (net, data, layers) in prototypes(run.seeds.child(i).numpy(), width).items():
             if not learn:
-                data = unit_data(1, float(output_slope(net, layers.u, layers.w[:, 0])))
+                data = unit_data(1, float(_output_slope(net, layers.u, layers.w[:, 0])))
             found = mechanism(net, data, *layers)
             right.append(found.label == name)
             naive.append(_larger_logarithm(found) == name)
             if i == 0:
                 table[name] = f"zeta {found.zeta0:.3f} → {found.zeta:.3f}, K ratio {found.K_ratio:.3g}, {found.labels}"
-                path = solve(net, data, *layers, np.linspace(0, 12, 200) / rate(net, data, *layers))
+                path = solve(net, data, *layers, np.linspace(0, 12, 200) / rate(net, data, *layers), weights=False)
                 axis.plot(np.abs(path.F), np.abs(path.zeta), label=name)
                 axis.plot(np.abs(path.F[:1]), np.abs(path.zeta[:1]), "ko", markersize=4)
     axis.set(
@@ -253,8 +260,8 @@ def alignment_follows_the_slope(
     errors, diluted = [], []
     for net, _, layers, u, w, data in _integrated(run, width, inputs, seeds):
         a = w @ data.nhat
-        S = invariants(net, layers.u, layers.w @ data.nhat).S if area else 0.0
-        formula = alignment(output_slope(net, u, a), S, net.kappa)
+        S = _invariants(net, layers.u, layers.w @ data.nhat).S if area else 0.0
+        formula = _alignment(_output_slope(net, u, a), S, net.kappa)
         cosine = np.sum(u * a, -1) / np.linalg.norm(u, axis=-1) / np.linalg.norm(a, axis=-1)
         errors.append(float(np.abs(cosine - formula).max()))
         whole = np.linalg.norm(np.einsum("td,tdk->tk", u, w), axis=-1)
@@ -274,9 +281,9 @@ def area_is_conserved(run: ClaimRun, *, width: int = 100, seeds: int = 3, flow: 
             continue
         dt = 0.5 / rate(net, data, *layers)
         us, ws = simulate_gd(LinearNet(net.gamma, net.eta_u * dt, net.eta_w * dt), data, *layers, steps=20)
-        S0 = float(invariants(net, layers.u, layers.w[:, 0]).S)
+        S0 = float(_invariants(net, layers.u, layers.w[:, 0]).S)
         integrated, descended = (
-            float(np.abs(invariants(net, second, first[:, :, 0]).S / S0 - 1).max())
+            float(np.abs(_invariants(net, second, first[:, :, 0]).S / S0 - 1).max())
             for second, first in ((u, w), (us, ws))
         )
         drifts.append(integrated if flow else descended)
@@ -380,9 +387,8 @@ def _rate_ratio(
     use_variances: bool = True,
 ) -> Measurement:
     ratios = 10 ** np.linspace(-3, 3, 61)
-    nets = jax.vmap(lambda r: jax.tree.unflatten(_NET, (1 / width, width * r**0.5, width / r**0.5, 0.5)))(
-        jnp.array(ratios)
-    )
+    ones = np.ones_like(ratios)
+    nets = jax.tree.unflatten(_NET, (ones / width, width * ratios**0.5, width / ratios**0.5, 0.5 * ones))
     figure, axis = new_figure()
     distances, controls, found = [], [], {}
     for sigma_u, sigma_w in sigmas:
@@ -390,7 +396,7 @@ def _rate_ratio(
         for i in range(seeds):
             layers = init_layers(run.seeds.child(f"{sigma_u} {sigma_w}", i).jax(), width, 1, sigma_u, sigma_w)
             theta, F0 = _thetas(nets, layers)
-            values = -theta if which == "theta" else log_ntk_ratio(F0, 1.0, theta)
+            values = -theta if which == "theta" else _log_ntk_ratio(F0, 1.0, theta)
             best = int(jnp.argmax(values))
             nearest = int(np.abs(np.log(ratios / (predicted if use_variances else 1.0))).argmin())
             distances.append(abs(best - nearest))
@@ -415,6 +421,8 @@ def _rate_ratio(
 # --- what the checks share -------------------------------------------------------------------------------------------
 
 _NET = jax.tree.structure(LinearNet(1.0))
+_invariants, _output_slope, _alignment = jax.jit(invariants), jax.jit(output_slope), jax.jit(alignment)
+_ntk_ratio, _log_ntk_ratio = jax.jit(ntk_ratio), jax.jit(log_ntk_ratio)
 _thetas = jax.jit(
     jax.vmap(
         lambda net, layers: (invariants(net, *_active(layers)).theta, output_slope(net, *_active(layers))), (0, None)
@@ -447,7 +455,7 @@ def _kernel_change(tree: SeedTree, name: str, width: int, seeds: int) -> list[fl
 
 
 def _kernel_of(net: LinearNet, u, a):
-    return net.gamma**2 * (net.eta_w * jnp.sum(u**2) + net.eta_u * jnp.sum(a**2))
+    return net.gamma**2 * (net.eta_w * np.sum(np.square(u)) + net.eta_u * np.sum(np.square(a)))
 
 
 def _settings(names: Sequence[str], width: int) -> dict[str, str]:
@@ -456,7 +464,7 @@ def _settings(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _distance(path: Trajectory, u, w) -> float:
-    return max(float(np.abs(np.asarray(ours) - other).max()) for ours, other in ((path.u, u), (path.w, w)))
+    return max(float(np.abs(np.asarray(ours) - np.asarray(other)).max()) for ours, other in ((path.u, u), (path.w, w)))
 
 
 def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

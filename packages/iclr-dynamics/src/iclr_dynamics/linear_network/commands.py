@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import tyro
+from jaxtyping import PRNGKeyArray
 
 from iclr_dynamics.linear_network.data import LineData, fit_stats, read_csv
 from iclr_dynamics.linear_network.initialisations import draw
@@ -32,6 +33,7 @@ from iclr_shared.errors import InputError
 from iclr_shared.files import atomic_path, atomic_write
 from iclr_shared.plots import new_figure
 from iclr_shared.progress import progress
+from iclr_shared.seeds import root
 from iclr_shared.tables import print_table
 
 Parameterisation = Literal["ntk", "mean-field", "standard", "mup"]
@@ -65,9 +67,11 @@ class NetworkOptions:
     antisymmetric: bool = False
     seed: int = 0
 
+    def key(self) -> PRNGKeyArray:
+        """Of the initial weights."""
+        return root(self.seed).child("weights").jax()
+
     def setting(self) -> Setting:
-        if self.width < 1:
-            raise InputError(f"width must be at least 1, got {self.width}.")
         given = {name: getattr(self, name) for name in ("gamma", "sigma_u", "sigma_w", "eta_u", "eta_w")}
         own = {name: value for name, value in given.items() if value is not None}
         return replace(PARAMETERISATIONS[self.parameterisation].at(self.width, self.loss_factor), **own)
@@ -145,22 +149,27 @@ def solve(
     if points < 2:
         raise InputError(f"points must be at least 2, got {points}.")
     line, setting = data.read(csv_file), network.setting()
-    net, layers = setting.net, draw(jax.random.key(network.seed), setting, len(line.nhat), network.antisymmetric)
+    net, layers = setting.net, draw(network.key(), setting, len(line.nhat), network.antisymmetric)
     _print_setting(setting, network)
     if time is None:
         t = default_times(net, line, *layers, points)
-    elif time > 0:
+    elif 0 < time < math.inf:
         t = np.geomspace(time / 2000, time, points)
     else:
-        raise InputError(f"time must be positive, got {time}.")
-    path = _saying_warnings(lambda: solve_exactly(net, line, *layers, t, weights=weights))
-    found, finite = find_mechanism(net, line, *layers), phase_numeric(setting, line.target, line.A)
+        raise InputError(f"time must be a positive number, got {time}.")
+    path, found = _saying_warnings(
+        lambda: (solve_exactly(net, line, *layers, t, weights=weights), find_mechanism(net, line, *layers))
+    )
+    finite = phase_numeric(setting, line.target, line.A)
     scale = abs(line.target) or 1.0
-    theta = math.sqrt(max((float(path.K[0]) / net.kappa) ** 2 - 4 * float(path.F[0]) ** 2, 0))
     rows = [
         ("rate s", rate(net, line, *layers), "final exponential rate, 1 / time"),
-        (f"time to {eps:g} |F*|", time_to(net, line, *layers, eps * scale), "when |F - F*| is that small"),
-        ("theta", theta, "targets far below it are learned lazily"),
+        (
+            f"time to {eps:g}" + " |F*|" * (line.target != 0),
+            time_to(net, line, *layers, eps * scale),
+            "when |F - F*| is that small",
+        ),
+        ("theta", found.theta, "targets far below it are learned lazily"),
         ("F0", found.F0, "slope at the start"),
         ("F∞", found.F, "slope at the end"),
         ("K∞ / K0", found.K_ratio, "change of the tangent kernel"),
@@ -175,7 +184,7 @@ def solve(
         if file.suffix == ".npz":
             arrays = {name: value for name, value in path._asdict().items() if value is not None}
             record = {**asdict(setting), "seed": network.seed, "antisymmetric": network.antisymmetric}
-            save_arrays(file, **arrays, **line._asdict(), setting=np.array(json.dumps(record)))
+            save_arrays(file, **arrays, **vars(line), setting=np.array(json.dumps(record)))
         elif file.suffix == ".csv":
             names = ("t", "F", "K", "zeta", "zeta_w", "u_norm", "a_norm", "loss", "excess")
             _write_csv(file, names, zip(*(np.asarray(getattr(path, name)).tolist() for name in names), strict=True))
@@ -208,7 +217,7 @@ def mechanism(
     rows = []
     for scale in scales:
         scaled = replace(setting, sigma_u=scale * setting.sigma_u, sigma_w=scale * setting.sigma_w)
-        layers = draw(jax.random.key(network.seed), scaled, len(line.nhat), network.antisymmetric)
+        layers = draw(network.key(), scaled, len(line.nhat), network.antisymmetric)
         one = _saying_warnings(lambda: find_mechanism(setting.net, line, *layers))  # noqa: B023 - called at once
         t = time_to(setting.net, line, *layers, 0.01 * (abs(line.target) or 1.0))
         found.append(one)
@@ -266,6 +275,8 @@ def phase(
     """
     _check_suffixes(out, (".npz", ".csv", ".png"))
     if grid:
+        if parameterisation or g is not None:
+            raise InputError("--grid measures all output scales: give it no name and no --g, but --g-range.")
         chosen = PhaseGrid(g_range, b_range, points, eu, ew, widths, target, not random_start)
         rows = _grid_rows(chosen, seed, out[0] if out else None, resume)
         _report_grid(chosen, rows, out)
@@ -339,6 +350,8 @@ def _grid_rows(grid: PhaseGrid, seed: int, out: Path | None, resume: bool) -> np
     settings = {**json.loads(json.dumps(asdict(grid))), "seed": seed}
     checkpoint = Checkpoint(out.with_name(out.name + ".rows")) if out else None
     rows: list[np.ndarray] = []
+    if checkpoint and not resume:
+        shutil.rmtree(checkpoint.folder, ignore_errors=True)  # of an older grid, of whatever settings
     if resume:
         found = checkpoint.latest() if checkpoint else None
         if found is None:
@@ -346,7 +359,7 @@ def _grid_rows(grid: PhaseGrid, seed: int, out: Path | None, resume: bool) -> np
         if found[1]["settings"] != settings:
             raise InputError(f"The unfinished grid was made with other settings: {found[1]['settings']}.")
         rows = list(found[1]["rows"])
-    key = jax.random.key(seed)
+    key = root(seed).child("diagram").jax()
     for index in progress(range(len(rows), grid.points), desc="rows of the phase diagram"):
         rows.append(grid.row(key, index))
         if checkpoint:
@@ -437,8 +450,8 @@ def _saying_warnings[R](work: Callable[[], R]) -> R:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         result = work()
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        print(f"warning: {message}", file=sys.stderr)
     return result
 
 

@@ -1,5 +1,6 @@
 """Deep nonlinear networks trained from different scales of initialisation: do they learn by the same mechanisms?"""
 
+import math
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
@@ -46,10 +47,12 @@ class DeepRun:
 
     def __post_init__(self):
         for name in ("init_scale", "output_scale", "rate_ratio", "step"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
-        if self.epochs < 1 or not self.hidden:
-            raise InputError("A run needs at least one hidden layer and one epoch.")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be positive and finite, got {getattr(self, name)}.")
+        if self.epochs < 1 or min(self.hidden, default=0) < 1:
+            raise InputError("A run needs at least one epoch and one hidden layer, each with at least one neuron.")
+        if self.kernel_samples < 2:
+            raise InputError(f"kernel_samples must be at least 2, got {self.kernel_samples}.")
 
 
 class DeepResult(NamedTuple):

@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 from iclr_dynamics.function_space import FunctionSpace, Scalars, step
 from iclr_dynamics.linear_network.data import LineData
 from iclr_dynamics.linear_network.network import Layers, LinearNet, check_state
-from iclr_dynamics.linear_network.trajectory import Times
+from iclr_dynamics.linear_network.trajectory import Times, times
 from iclr_shared.errors import InputError
 
 
@@ -55,8 +55,7 @@ def simulate_gd(
     if every < 1 or steps % every:
         raise InputError(f"every={every} must divide steps={steps}.")
     nhat = jnp.asarray(data.nhat, u.dtype)
-    us, ws = _descend(_count(steps) // every, every, net, data.A, data.target, nhat, u, w)
-    return jnp.concatenate([u[None], us]), jnp.concatenate([w[None], ws])
+    return tuple(_descend(_count(steps) // every, net, data.A, data.target, nhat, u, w, every))
 
 
 def integrate_flow(
@@ -69,17 +68,19 @@ def integrate_flow(
         data: statistics of the data.
         u0: initial second layer, shape (d,).
         w0: initial first layer, shape (d, D).
-        t: growing times > 0.
+        t: times >= 0, in any order.
         rtol, atol: tolerances of the solver.
 
     Returns:
         u and w at each time, in double precision.
 
     Raises:
+        InputError: as `solve`.
         RuntimeError: if the solver gives up.
     """
     u, w = (np.asarray(layer, np.float64) for layer in check_state(net, data.nhat, u0, w0))
-    d, (eta_u, eta_w), t = len(u), net.rates, np.asarray(t, np.float64)
+    d, (eta_u, eta_w) = len(u), net.rates
+    grid, place = np.unique(times(t, np.dtype(np.float64)), return_inverse=True)
 
     def slope(_, state):
         u, a = state[:d], state[d:].reshape(w.shape) @ data.nhat
@@ -87,10 +88,11 @@ def integrate_flow(
         return np.concatenate([-eta_u * residual * a, -eta_w * residual * np.outer(u, data.nhat).ravel()])
 
     start = np.concatenate([u, w.ravel()])
-    run = solve_ivp(slope, (0, t[-1]), start, method="DOP853", t_eval=t, rtol=rtol, atol=atol)
+    run = solve_ivp(slope, (0, grid[-1]), start, method="DOP853", t_eval=grid, rtol=rtol, atol=atol)
     if not run.success:
         raise RuntimeError(f"The adaptive solver gave up: {run.message}")
-    return run.y[:d].T, run.y[d:].T.reshape(len(t), *w.shape)
+    path = run.y.T[place]
+    return path[:, :d], path[:, d:].reshape(-1, *w.shape)
 
 
 def loss(net: LinearNet, A: Scalars, target: Scalars, nhat: Float[Array, " D"], layers: Layers) -> Float[Array, ""]:
@@ -110,8 +112,8 @@ def _iterate(steps, net, A, target, P, M):
     return FunctionSpace(*(jnp.concatenate([first[None], rest]) for first, rest in zip(start, path, strict=True)))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _descend(records, every, net, A, target, nhat, u, w):
+@partial(jax.jit, static_argnums=0)
+def _descend(records, net, A, target, nhat, u, w, every):
     def one(_, layers):
         gradient = jax.grad(loss, argnums=4)(net, A, target, nhat, layers)
         return Layers(layers.u - net.eta_u * gradient.u, layers.w - net.eta_w * gradient.w)
@@ -120,7 +122,9 @@ def _descend(records, every, net, A, target, nhat, u, w):
         layers = jax.lax.fori_loop(0, every, one, layers)
         return layers, layers
 
-    return jax.lax.scan(record, Layers(u, w), length=records)[1]
+    start = Layers(u, w)
+    _, path = jax.lax.scan(record, start, length=records)
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
 
 
 def _count(steps: int) -> int:

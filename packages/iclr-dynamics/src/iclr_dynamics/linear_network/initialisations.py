@@ -1,6 +1,7 @@
 """Where training starts: random layers, and one prototype for each mechanism."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from iclr_dynamics.linear_network.data import LineData, unit_data
-from iclr_dynamics.linear_network.network import Layers, LinearNet, Setting
+from iclr_dynamics.linear_network.network import MEMORY_LIMIT, Layers, LinearNet, Setting
 from iclr_shared.errors import InputError
 
 
@@ -27,15 +28,24 @@ def init_layers(
             is exactly zero at the start. Needs an even width.
 
     Raises:
-        InputError: if an antisymmetric network has odd width.
+        InputError: if an antisymmetric network has odd width, or the layers would take more than 2 GB.
     """
-    key_u, key_w = jax.random.split(key)
-    if not antisymmetric:
-        return Layers(sigma_u * jax.random.normal(key_u, (d,)), sigma_w * jax.random.normal(key_w, (d, D)))
-    if d % 2:
+    if d < 1 or D < 1:
+        raise InputError(f"A network needs at least one neuron and one input, got d={d} and D={D}.")
+    size = d * (1 + D) * jnp.dtype(float).itemsize
+    if size > MEMORY_LIMIT:
+        raise InputError(f"The layers take {size / 1e9:.1f} GB at width {d}, the limit is {MEMORY_LIMIT / 1e9:g} GB.")
+    if antisymmetric and d % 2:
         raise InputError(f"An antisymmetric start needs an even width, got {d}.")
-    u, w = sigma_u * jax.random.normal(key_u, (d // 2,)), sigma_w * jax.random.normal(key_w, (d // 2, D))
-    return Layers(jnp.concatenate([u, u]), jnp.concatenate([w, -w]))
+    return _gaussian(d, D, antisymmetric, key, sigma_u, sigma_w)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _gaussian(d, D, antisymmetric, key, sigma_u, sigma_w):
+    key_u, key_w = jax.random.split(key)
+    rows = d // 2 if antisymmetric else d
+    u, w = sigma_u * jax.random.normal(key_u, (rows,)), sigma_w * jax.random.normal(key_w, (rows, D))
+    return Layers(jnp.concatenate([u, u]), jnp.concatenate([w, -w])) if antisymmetric else Layers(u, w)
 
 
 def draw(key: PRNGKeyArray, setting: Setting, D: int = 1, antisymmetric: bool = False) -> Layers:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from iclr_dynamics.linear_network.mechanisms import CHANGE, Label
+from iclr_dynamics.linear_network.mechanisms import CHANGE, Label, log_ratio
 from iclr_shared.errors import InputError
 
 #: Where a weight array has its axes of inputs and outputs: last two (Flax, Keras) or the first two (PyTorch).
@@ -24,7 +24,7 @@ class LayerPair(NamedTuple):
     Args:
         first, second: names of their weights.
         alignment: ``|<v1(W2), u1(W1)>|``, the cosine between the leading direction that W1 writes into the hidden layer
-            and the one that W2 reads from it, in [0, 1].
+            and the one that W2 reads from it, in [0, 1]; 0 where a layer is zero.
         neuron_alignment: cosine between the norms of the neurons' incoming and outgoing weights, in [0, 1].
         first_norm, second_norm: Frobenius norms.
     """
@@ -56,9 +56,8 @@ class LayerChange(NamedTuple):
 
     @property
     def log_rescaling(self) -> float:
-        """``ln`` of the ratio of the products of both norms."""
-        new, old = (pair.first_norm * pair.second_norm for pair in (self.after, self.before))
-        return float(np.log(new / old))
+        """``ln`` of the ratio of the products of both norms; infinite for a layer that starts at zero."""
+        return log_ratio(*(pair.first_norm * pair.second_norm for pair in (self.after, self.before)))
 
 
 def layer_alignment(params: PyTree, layout: Layout = "in-out") -> list[LayerPair]:
@@ -152,7 +151,8 @@ def _pair(W1, W2):
     incoming, outgoing = jnp.linalg.norm(W1, axis=0), jnp.linalg.norm(W2, axis=1)
     norms = jnp.linalg.norm(incoming), jnp.linalg.norm(outgoing)
     length = norms[0] * norms[1]
-    return jnp.abs(written @ read), incoming @ outgoing / jnp.where(length > 0, length, 1), *norms
+    aligned = jnp.where(length > 0, jnp.abs(written @ read), 0)
+    return aligned, incoming @ outgoing / jnp.where(length > 0, length, 1), *norms
 
 
 def _named_weights(params: PyTree) -> list[tuple[str, np.ndarray]]:
@@ -164,6 +164,8 @@ def _named_weights(params: PyTree) -> list[tuple[str, np.ndarray]]:
         ]
     weights = [(str(name), np.asarray(value)) for name, value in leaves if np.ndim(value) >= 2]
     for name, array in weights:
+        if array.dtype.kind in "OSU":
+            raise InputError(f"The weights {name} are no numbers ({array.dtype}).")
         if not np.isfinite(array).all():
             raise InputError(f"The weights {name} are not finite: the run has diverged.")
     return sorted(weights, key=lambda item: [int(s) if s.isdigit() else s for s in re.split(r"(\d+)", item[0])])

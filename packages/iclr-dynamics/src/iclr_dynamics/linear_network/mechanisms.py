@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from iclr_dynamics.function_space import limit, riccati
+from iclr_dynamics.function_space import decay, limit, riccati
 from iclr_dynamics.linear_network.data import LineData
 from iclr_dynamics.linear_network.network import (
     LinearNet,
@@ -19,7 +19,7 @@ from iclr_dynamics.linear_network.network import (
     log_ntk_ratio,
     output_slope,
 )
-from iclr_dynamics.linear_network.trajectory import times
+from iclr_dynamics.linear_network.trajectory import slope_at, times, warn_if_stuck
 
 Label = Literal["kernel", "alignment", "disalignment", "rescaling"]
 
@@ -43,6 +43,7 @@ class Mechanism(NamedTuple):
         rescale_share: share of the second.
         K_ratio: ``K/K0`` of the tangent kernel.
         sign_flip: whether the slope changes its sign.
+        theta: scale below which targets are learned lazily, in units of the slope.
     """
 
     label: Label
@@ -57,6 +58,7 @@ class Mechanism(NamedTuple):
     rescale_share: float
     K_ratio: float
     sign_flip: bool
+    theta: float
 
 
 def mechanism(net: LinearNet, data: LineData, u0: ArrayLike, w0: ArrayLike, t: float | None = None) -> Mechanism:
@@ -78,6 +80,9 @@ def mechanism(net: LinearNet, data: LineData, u0: ArrayLike, w0: ArrayLike, t: f
 
     Raises:
         InputError: if shapes do not fit or values are not finite.
+
+    Warns:
+        RuntimeWarning: where the flow cannot reach its target, as `solve`.
     """
     u, w = check_state(net, data.nhat, u0, w0)
     if t is not None:
@@ -85,14 +90,27 @@ def mechanism(net: LinearNet, data: LineData, u0: ArrayLike, w0: ArrayLike, t: f
     values = _change(
         net, t is None, jnp.asarray(data.nhat, u.dtype), data.A, data.target, u, w, 0.0 if t is None else t
     )
-    F0, F, S, zeta0, zeta, log_K = map(float, values)
+    P, M, F0, F, S, theta, zeta0, zeta, log_K = map(float, values)
+    warn_if_stuck(P, M, data.target, u.dtype)
     norm0, norm = (math.hypot(slope, net.kappa * math.sqrt(S)) for slope in (F0, F))
-    log_alignment, log_rescaling = _log_ratio(zeta, zeta0), _log_ratio(norm, norm0)
+    log_alignment, log_rescaling = log_ratio(zeta, zeta0), log_ratio(norm, norm0)
     share = _share(abs(log_alignment), abs(log_rescaling))
     labels = classify(log_K, abs(zeta) - abs(zeta0), log_rescaling)
     flip = F0 * F < 0
     return Mechanism(
-        labels[0], labels, F0, F, zeta0, zeta, log_alignment, log_rescaling, share, 1 - share, math.exp(log_K), flip
+        labels[0],
+        labels,
+        F0,
+        F,
+        zeta0,
+        zeta,
+        log_alignment,
+        log_rescaling,
+        share,
+        1 - share,
+        math.exp(log_K),
+        flip,
+        theta,
     )
 
 
@@ -115,18 +133,22 @@ def classify(log_K_ratio: float, alignment_change: float, log_rescaling: float) 
 
 @partial(jax.jit, static_argnums=1)
 def _change(net, to_the_end, nhat, A, target, u, w, t):
-    """Slope at the start and later, area, alignment at both times, and ``ln(K/K0)``."""
+    """P and M at the start, slope then and later, area, theta, alignment at both times, and ``ln(K/K0)``."""
     a = w @ nhat
     P, M = function_space(net, u, a)
     gain, half = net.flow_constants(A, target)
-    end = limit(P, M, half) if to_the_end else riccati(P, M, gain, half, t)
-    inv = invariants(net, u, a)
-    F0, F = output_slope(net, u, a), net.kappa * (end.P - end.M) / 4
+    end, left = limit(P, M, half), 0.0
+    if not to_the_end:
+        end, left = riccati(P, M, gain, half, t), decay(P, M, gain, half, t)
+    inv, F0 = invariants(net, u, a), output_slope(net, u, a)
+    F = slope_at(net, end, F0, target, left)
     zeta0, zeta = (alignment(slope, inv.S, net.kappa) for slope in (F0, F))
-    return F0, F, inv.S, zeta0, zeta, log_ntk_ratio(F0, F, inv.theta)
+    # Aligned layers that shrink to nothing stay aligned.
+    zeta = jnp.where((F == 0) & (inv.S == 0), zeta0, zeta)
+    return P, M, F0, F, inv.S, inv.theta, zeta0, zeta, log_ntk_ratio(F0, F, inv.theta)
 
 
-def _log_ratio(new: float, old: float) -> float:
+def log_ratio(new: float, old: float) -> float:
     """``ln|new / old|``, with 0 / 0 as no change."""
     if new == old:
         return 0.0

@@ -10,8 +10,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from iclr_dynamics.function_space import FunctionSpace, Scalars
+from iclr_dynamics.function_space import FunctionSpace, Scalars, floating
 from iclr_shared.errors import InputError
+
+#: More bytes of weights than this are refused.
+MEMORY_LIMIT = 2e9
 
 Number = float | Array
 """A float; an array where a function is compiled for, or mapped over, many networks."""
@@ -218,22 +221,29 @@ def ntk_ratio(F0: Scalars, F: Scalars, theta: Scalars) -> Float[Array, "..."]:
 
 def log_ntk_ratio(F0: Scalars, F: Scalars, theta: Scalars) -> Float[Array, "..."]:
     """``ln(K / K0)``, accurate also deep in the kernel phase where the ratio rounds to 1."""
-    F0, F = jnp.asarray(F0), jnp.asarray(F)
-    return 0.5 * jnp.log1p((F - F0) * (F + F0) / (F0**2 + jnp.asarray(theta) ** 2 / 4))
+    F0, F, theta = floating(F0, F, theta)
+    start, change = F0**2 + theta**2 / 4, (F - F0) * (F + F0)
+    # From the saddle, where K0 = 0, the ratio is infinite, and 1 if the network never leaves it.
+    from_zero = jnp.where(change > 0, jnp.inf, 0)
+    return 0.5 * jnp.log1p(jnp.where(start > 0, change / jnp.where(start > 0, start, 1), from_zero))
 
 
 def check_state(net: LinearNet, nhat: Float[np.ndarray, " D"], u0: ArrayLike, w0: ArrayLike) -> Layers:
-    """The layers as arrays.
+    """The layers as arrays of one floating type.
 
     Raises:
-        InputError: if their shapes do not fit each other or the data, or they are not finite.
+        InputError: if their shapes do not fit each other or the data, or they or their squares are not finite.
     """
-    u, w = jnp.asarray(u0), jnp.asarray(w0)
-    if u.ndim != 1 or w.ndim != 2 or w.shape[0] != u.shape[0]:
-        raise InputError(f"u0 must have shape (d,) and w0 (d, D) with the same d; got {u.shape} and {w.shape}.")
+    u, w = floating(jnp.asarray(u0), jnp.asarray(w0))
+    if u.ndim != 1 or w.ndim != 2 or w.shape[0] != u.shape[0] or u.size == 0:
+        raise InputError(f"u0 must have shape (d,) and w0 (d, D) with the same d >= 1; got {u.shape} and {w.shape}.")
     if w.shape[1] != len(nhat):
         raise InputError(f"w0 takes inputs of dimension {w.shape[1]}, the data has dimension {len(nhat)}.")
     for name, layer in (("u0", u), ("w0", w)):
-        if not np.isfinite(np.asarray(layer)).all():
-            raise InputError(f"{name} is not finite. Check how it was initialised.")
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(np.sum(np.square(np.asarray(layer))))
+        if not finite:
+            raise InputError(
+                f"{name} is not finite, or too large to be squared in {u.dtype}. Check its initialisation."
+            )
     return Layers(u, w)

@@ -30,6 +30,9 @@ class Exponents:
         bw: of the first layer's initial variance, ``sigma_w² = d^-bw``.
         eu: of the second layer's rate, ``eta_u = d^-eu``.
         ew: of the first layer's rate, ``eta_w = d^-ew``.
+
+    Raises:
+        InputError: if one is not finite.
     """
 
     g: float
@@ -38,12 +41,24 @@ class Exponents:
     eu: float = 0.0
     ew: float = 0.0
 
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if not math.isfinite(value):
+                raise InputError(f"{name} must be a finite number, got {value}.")
+
     def at(self, width: int, loss_factor: float = 0.5) -> Setting:
-        """The hyperparameters at one width."""
-        d = float(width)
-        return Setting(
-            width, d**-self.g, d ** (-self.bu / 2), d ** (-self.bw / 2), d**-self.eu, d**-self.ew, loss_factor
-        )
+        """The hyperparameters at one width.
+
+        Raises:
+            InputError: if the width is below 1, or a power of it leaves the range of floats.
+        """
+        if width < 1:
+            raise InputError(f"width must be at least 1, got {width}.")
+        try:
+            scales = [float(width) ** -e for e in (self.g, self.bu / 2, self.bw / 2, self.eu, self.ew)]
+        except OverflowError as error:
+            raise InputError(f"At width {width} these exponents leave the range of floats: {self}.") from error
+        return Setting(width, *scales, loss_factor)
 
 
 #: Named parameterisations. Tables in the literature differ in where they put the factors of the width: print
@@ -106,7 +121,8 @@ class FinitePhase(NamedTuple):
         F0_std: standard deviation of the initial slope.
         rate: final rate s, in 1 / time.
         K_ratio: change of the tangent kernel over training, from F0 = 0.
-        delay: time to half-way where the start is small, ``ln(4 |F*| / theta) / s``; 0 otherwise.
+        delay: time to half-way where the start is small, ``ln(4 |F*| / theta) / s``; 0 otherwise, and infinite from the
+            exact saddle.
         label: ``kernel`` where ``ln K_ratio < 0.05``, ``feature from the saddle`` where K_ratio > 10, else ``feature``.
     """
 
@@ -126,13 +142,18 @@ def phase_numeric(setting: Setting, target: float = 1.0, A: float = 1.0) -> Fini
         target: slope F* to be learned, in units of y per x.
         A: ``E xi²``, > 0.
     """
-    if not A > 0:
-        raise InputError(f"A = E xi² must be positive, got {A}.")
+    if not (0 < A < math.inf and math.isfinite(target)):
+        raise InputError(f"A = E xi² must be positive and the target finite, got {A} and {target}.")
     theta = setting.theta
     F0_std = setting.gamma * math.sqrt(setting.width) * setting.sigma_u * setting.sigma_w
     s = setting.net.kappa * A * math.hypot(2 * target, theta)
-    K_ratio = math.hypot(2 * target, theta) / theta if theta else math.inf
-    delay = math.log(4 * abs(target) / theta) / s if 0 < theta < 4 * abs(target) else 0.0 if theta else math.inf
+    if target == 0:
+        K_ratio, delay = 1.0, 0.0
+    elif theta == 0:
+        K_ratio, delay = math.inf, math.inf
+    else:
+        K_ratio = math.hypot(2 * target, theta) / theta
+        delay = max(math.log(4) + math.log(abs(target)) - math.log(theta), 0.0) / s
     label: PhaseLabel = "feature" if K_ratio <= 10 else "feature from the saddle"
     if K_ratio < math.exp(0.05):
         label = "kernel"
@@ -211,7 +232,7 @@ class PhaseGrid:
             raise InputError(f"widths must be two growing numbers >= 1, got {self.widths}.")
         for name in ("g_range", "b_range"):
             low, high = getattr(self, name)
-            if not low < high:
+            if not -math.inf < low < high < math.inf:
                 raise InputError(f"{name} must be a smaller and a larger number, got {low} and {high}.")
 
     @property

@@ -11,10 +11,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from iclr_dynamics.function_space import decay, layer_scale, time_to_gap
+from iclr_dynamics.function_space import FunctionSpace, Scalars, decay, layer_scale, time_to_gap
 from iclr_dynamics.function_space import rate as flow_rate
 from iclr_dynamics.linear_network.data import LineData
 from iclr_dynamics.linear_network.network import (
+    MEMORY_LIMIT,
     LinearNet,
     alignment,
     check_state,
@@ -29,9 +30,6 @@ from iclr_shared.errors import InputError
 
 Times = ArrayLike | Sequence[float]
 """A time, a list or an array of times."""
-
-#: More bytes of weights than this are refused.
-MEMORY_LIMIT = 2e9
 
 
 class Trajectory(NamedTuple):
@@ -105,7 +103,7 @@ def solve(
             )
     nhat = np.asarray(data.nhat, u.dtype)
     path, P, M = _solve(net, weights, nhat, data.A, data.target, data.floor, u, w, t)
-    _warn_if_stuck(float(P), float(M), data.target, float(jnp.finfo(u.dtype).eps))
+    warn_if_stuck(float(P), float(M), data.target, u.dtype)
     return path
 
 
@@ -168,12 +166,29 @@ def times(t: Times, dtype: np.dtype) -> Float[np.ndarray, " T"]:
     """Times as a one-dimensional array.
 
     Raises:
-        InputError: if one is negative or not finite.
+        InputError: if there is none, or one is negative or not finite.
     """
     t = np.atleast_1d(np.asarray(t))
-    if t.ndim != 1 or not (np.isfinite(t) & (t >= 0)).all():
-        raise InputError("Times must be a list of finite numbers >= 0.")
+    if t.ndim != 1 or t.size == 0 or not (np.isfinite(t) & (t >= 0)).all():
+        raise InputError("Times must be a list of finite numbers >= 0, at least one.")
     return np.asarray(t, dtype)
+
+
+def slope_at(net: LinearNet, point: FunctionSpace, F0: Scalars, target: Scalars, left: Scalars) -> Float[Array, "..."]:
+    """The slope at a point of the flow, in the better of two ways.
+
+    The difference of the norms, ``kappa (P - M) / 4``, is exact relative to the kernel, ``F* + (F0 - F*) left`` is so
+    relative to the target: one keeps the digits of a tiny slope near the saddle, the other those of a wide network.
+
+    Args:
+        net: the network.
+        point: P and M.
+        F0: slope at the start.
+        target: slope F*.
+        left: what is left of the residual, `iclr_dynamics.function_space.decay`.
+    """
+    by_norms, half_kernel = (net.kappa * x / 4 for x in (point.P - point.M, point.P + point.M))
+    return jnp.where(half_kernel < jnp.abs(target), by_norms, target + (F0 - target) * left)
 
 
 _rate, _time = jax.jit(flow_rate), jax.jit(time_to_gap)
@@ -196,12 +211,7 @@ def _solve(net, weights, nhat, A, target, floor, u, w, t):
     left = decay(P, M, gain, half, t)
 
     F0 = output_slope(net, u, a)
-    # Two ways to the slope. The difference of the norms is exact relative to the kernel, the residual relative to the
-    # target: the first keeps the digits of a tiny slope near the saddle, the second those of a wide network.
-    by_norms = net.kappa * (P * c**2 - M / c**2) / 4
-    by_residual = target + (F0 - target) * left
-    F = jnp.where(net.kappa * (P * c**2 + M / c**2) / 4 < jnp.abs(target), by_norms, by_residual)
-
+    F = slope_at(net, FunctionSpace(P * c**2, M / c**2), F0, target, left)
     u_norm, a_norm = layer_norms(net, F, inv.Pi, inv.Delta)
     outside = w - a[:, None] * nhat
     # uᵀ w outside the line, at u(t) = sqrt(eta_u) (c p + q / c) / 2.
@@ -244,8 +254,9 @@ def _solve_lazy(net, nhat, A, target, floor, u, w, t):
     ws = w + (active - a)[:, :, None] * nhat
     u_norm, a_norm = jnp.linalg.norm(us, axis=-1), jnp.linalg.norm(active, axis=-1)
     w_norm = jnp.linalg.norm(ws, axis=(1, 2))
-    zeta = jnp.sum(us * active, -1) / (u_norm * a_norm)
-    zeta_w = jnp.sign(zeta) * jnp.linalg.norm(jnp.einsum("td,tdk->tk", us, ws), axis=-1) / (u_norm * w_norm)
+    inner, inner_w = jnp.sum(us * active, -1), jnp.linalg.norm(jnp.einsum("td,tdk->tk", us, ws), axis=-1)
+    zeta = inner / jnp.where(u_norm * a_norm > 0, u_norm * a_norm, 1)
+    zeta_w = jnp.sign(inner) * inner_w / jnp.where(u_norm * w_norm > 0, u_norm * w_norm, 1)
     left = (F0 - target) * jnp.exp(-K0 * A * t)
     excess = net.loss_factor * A * left**2
     K = jnp.broadcast_to(K0, t.shape)
@@ -253,11 +264,12 @@ def _solve_lazy(net, nhat, A, target, floor, u, w, t):
     return Trajectory(t, target + left, K, zeta, zeta_w, u_norm, a_norm, loss, excess, us, ws)
 
 
-def _warn_if_stuck(P: float, M: float, target: float, eps: float) -> None:
+def warn_if_stuck(P: float, M: float, target: float, dtype: np.dtype) -> None:
     """Say so where the flow will not reach the target; rounding errors of the layers count as zero."""
-    rounding = (8 * eps) ** 2
+    rounding = (8 * float(jnp.finfo(dtype).eps)) ** 2
     if max(P, M) == 0:
-        warnings.warn("The start is the saddle (no active weights): it stays at zero for ever.", RuntimeWarning, 3)
+        message = f"The start is the saddle (all active weights are 0, squared in {dtype}): it stays at zero for ever."
+        warnings.warn(message, RuntimeWarning, 3)
     elif (target < 0 and rounding * P >= M) or (target > 0 and rounding * M >= P):
         message = "The layers start aligned and balanced against the target: the flow cannot reach it, it stops at F=0."
         warnings.warn(message, RuntimeWarning, 3)
