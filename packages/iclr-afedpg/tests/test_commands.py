@@ -19,7 +19,7 @@ def test_train_resume_evaluate(tmp_path):
     assert code == 0, error
     assert re.search(r"updates\s+22", shown)
     assert {file.name for file in out.iterdir()} == {
-        "checkpoint", "events.json", "learning.png", "policy.npz", "settings.json", "updates.csv"
+        "checkpoint", "delays.png", "events.json", "learning.png", "policy.npz", "settings.json", "updates.csv"
     }  # fmt: skip
     code, _, error = run_cli("afedpg", "train", *SMALL, "--updates", 3, "--out", out)
     assert (code, "already holds a run" in error) == (2, True)

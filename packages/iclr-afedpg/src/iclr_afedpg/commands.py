@@ -50,7 +50,7 @@ def train(
 
     Args:
         env: registered gymnasium environment, such as Swimmer-v5.
-        out: folder for checkpoints, settings.json, updates.csv, policy.npz and learning.png.
+        out: folder for checkpoints, settings.json, updates.csv, policy.npz and pictures.
         agents: how many; taken from --times if those are given.
         method: afedpg, or a baseline: fedpg waits for all, asyncpg has no lookahead, pg is one agent.
         backend: simulated in virtual time, local processes, or Ray actors.
@@ -192,6 +192,10 @@ def _show(result: Result, out: Path) -> None:
     curve = {"time": frame.t_virtual, "wall": frame.t_wall, "return": frame.ret_mean}
     label = "virtual time (s)" if axis == "time" else "time (s)"
     _save(figures.learning_figure({"training": [curve]}, axis, label), out / "learning.png")
+    if not result.settings.synchronous:
+        columns = (frame.agent, frame.t_virtual if axis == "time" else frame.t_wall, frame.delay)
+        arrivals = clocks.Timeline(*(column.to_numpy() for column in columns), np.array([], int))
+        _save(figures.delays_figure(arrivals, result.settings.agents), out / "delays.png")
 
 
 def _save(figure, path: Path) -> None:
