@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from iclr_generalization.ensembles import MLP, Training, decompose, loss_curve
+from iclr_generalization.ensembles import MLP, decompose, loss_curve
 from iclr_generalization.ensembles.training import _train_group
 from iclr_shared.bench import compare, peak_memory, print_comparisons
 from iclr_shared.tables import print_table
@@ -97,15 +97,15 @@ def sampled():
 def training():
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(300, 64)), jnp.float32), jnp.asarray(rng.integers(0, 10, 300))
-    settings, done = Training(epochs=10), []
+    settings, done = (64, 10, 1e-3), []  # batch size, epochs, learning rate
     for width in (10, 40, 160):
         model = MLP((width, width, 10))
         keys = jax.random.split(jax.random.key(0), 8)
         candidates = {
-            "ours (8 members stacked)": lambda model=model, keys=keys: _train_group(model, x, y, keys, settings),
+            "ours (8 members stacked)": lambda model=model, keys=keys: _train_group(model, x, y, keys, *settings),
             "loop over 8 members (jit)": lambda model=model, keys=keys: jax.tree.map(
                 lambda *leaves: jnp.concatenate(leaves),
-                *[_train_group(model, x, y, key[None], settings) for key in keys],
+                *[_train_group(model, x, y, key[None], *settings) for key in keys],
             ),
         }
 

@@ -62,10 +62,10 @@ def test_better_than_any_member(folder):
     found = claims.better_than_any_member(run(folder, "C4a"), repeats=4, size=4, members=8)
     assert found.measured > 0
     assert not control_holds("C4a", found)
-    weak = claims.gap_explains_nothing(run(folder, "C4b"), repeats=2, weak=3)
+    weak = claims.gap_explains_nothing(run(folder, "C4b"), repeats=2, weak=7)
     assert holds(METHOD, "C4b", weak)
     assert weak.details["smallest Jensen gap"] > 0
-    strong = claims.gap_explains_nothing(run(folder, "C4b"), repeats=2, weak=3, weak_epochs=100)
+    strong = claims.gap_explains_nothing(run(folder, "C4b"), repeats=2, weak=7, weak_epochs=100)
     assert not holds(METHOD, "C4b", strong)
 
 
@@ -83,7 +83,6 @@ def test_widening_is_another_thing(folder):
     assert not control_holds("C6a", stays)
     moves = claims.width_changes_the_limit(run(folder, "C6b"), members=8, widths=(10, 40))
     assert moves.measured > 2
-    same = claims.width_changes_the_limit(run(folder, "C6b"), members=8, widths=(40, 41))
-    assert not holds(METHOD, "C6b", same)
-    gains = claims.gains_correlate(run(folder, "C6c"), members=8, widths=(10, 40, 80))
+    assert not control_holds("C6b", moves)  # two halves of one width, in place of two widths
+    gains = claims.gains_correlate(run(folder, "C6c"), members=8, widths=(10, 20, 40))
     assert -1 <= gains.measured <= 1

@@ -177,7 +177,7 @@ def test_bad_files(tmp_path):
         ([tmp_path / "none.csv"], "There is no file"),
         ([*arguments[:2], tmp_path / "short.csv", "--labels", labels], "the first file has"),
         ([tmp_path / "two.npz", "--labels", labels], "holds 2 arrays"),
-        ([tmp_path / "flat.npy", tmp_path / "flat.npy", "--labels", labels], "one dimension"),
+        ([tmp_path / "flat.npy", tmp_path / "flat.npy", "--labels", labels], "1 dimension(s)"),
         ([tmp_path / "text.csv", "--labels", labels], "Cannot read"),
         ([arguments[0], "--labels", labels], "One file of one member is no ensemble"),
         (arguments[:K], "Give the true labels"),

@@ -17,9 +17,9 @@ def data():
 
 
 def test_members_learn_and_differ(data):
-    params = train_ensemble(NET, data.x, data.y, 3, jax.random.key(0), training=Training(epochs=150, group=2))
+    params = train_ensemble(NET, data.x, data.y, 4, jax.random.key(0), training=Training(epochs=150, group=2))
     preds = predict(NET, params, data.x_test)
-    assert preds.shape == (3, len(data.y_test), 10)
+    assert preds.shape == (4, len(data.y_test), 10)
     np.testing.assert_allclose(preds.sum(2), 1)
     assert ((preds.argmax(2) == data.y_test).mean(1) > 0.6).all()
     assert np.abs(preds[0] - preds[1]).max() > 0.01

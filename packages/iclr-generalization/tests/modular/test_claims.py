@@ -14,14 +14,14 @@ from iclr_shared.records import plain, verdict
 from iclr_shared.testing import claim_run, holds
 
 SMALL = Sizes(
-    hidden=16, restarts=6, search=Search(steps=60, learning_rate=0.1, null=16, group=6), training=Training(steps=600)
+    hidden=16, restarts=6, search=Search(steps=60, learning_rate=0.1, null=16, group=6), training=Training(steps=1000)
 )
 SINES = {"dimensions": (2, 8), "seeds": 1, "n": 200, "sizes": SMALL}
 PICTURES = {
     "seeds": 1,
     "n": 300,
     "sizes": Sizes(
-        b=8, hidden=16, restarts=4, search=Search(steps=5, batch=64, length=3.0, null=8, group=4),
+        b=8, hidden=16, restarts=4, search=Search(steps=5, length=3.0, null=8, group=4),
         training=Training(steps=60, loss="cross_entropy"),
     ),
 }  # fmt: skip
@@ -86,7 +86,7 @@ def test_networks_far_out(folder):
 
 
 def test_recovery(folder):
-    sizes = {"m": 6, "n": 200, "seeds": 1, "restarts": 6, "search": SMALL.search}
+    sizes = {"m": 8, "n": 200, "seeds": 1, "restarts": 6, "search": SMALL.search}
     found = claims.rule_recovers_modules(claim_run(folder, "C4"), **sizes)
     assert found.measured > found.baseline[1]
     assert not control_holds("C4", found)

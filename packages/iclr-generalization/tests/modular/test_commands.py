@@ -8,7 +8,9 @@ import pytest
 from iclr_generalization.modular import ModularRegressor, theory
 from iclr_shared.testing import assert_light_import, run_cli
 
-QUICK = ("--search-steps", 40, "--restarts", 8, "--steps", 300, "--hidden", 16)
+# The sizes of test_regressor.py, so that compiled functions are shared: 150 of 200 rows, 6 inputs.
+QUICK = ("--search-steps", 60, "--restarts", 8, "--steps", 300, "--hidden", 16, "--test", 0.25)
+NAMES = ("a", "b", "c", "d", "e", "f", "y")
 
 
 def write(path, names, rows):
@@ -19,10 +21,10 @@ def write(path, names, rows):
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 4))
+    x = rng.normal(size=(200, 6))
     y = np.sin(1.5 * x[:, 0]) + 0.5 * x[:, 1] ** 2
     path = tmp_path_factory.mktemp("table") / "data.csv"
-    return write(path, ("a", "b", "c", "d", "y"), np.column_stack([x, y]))
+    return write(path, NAMES, np.column_stack([x, y]))
 
 
 def test_the_description_is_light():
@@ -69,13 +71,13 @@ def test_train(table, tmp_path):
     assert "monolithic" in shown
     assert "linear" in shown
     rows = list(csv.reader((out / "modules.csv").read_text().splitlines()))
-    assert rows[0][4:] == ["a", "b", "c", "d"]
+    assert rows[0][4:] == [*NAMES[:-1]]
     model = ModularRegressor.load(out / "model.npz")
     told = list(csv.DictReader((out / "predictions.csv").read_text().splitlines()))
     data = np.loadtxt(table, delimiter=",", skiprows=1)
     index = int(told[0]["row"])
-    assert float(told[0]["y"]) == pytest.approx(data[index, 4])
-    assert float(told[0]["predicted y"]) == pytest.approx(model.predict(data[index : index + 1, :4])[0], rel=1e-5)
+    assert float(told[0]["y"]) == pytest.approx(data[index, 6])
+    assert float(told[0]["predicted y"]) == pytest.approx(model.predict(data[index : index + 1, :6])[0], rel=1e-5)
     assert (out / "train.png").stat().st_size > 10_000
     assert any((out / "search").rglob("manifest.json"))  # what a killed search goes on from
     again = run_cli("modular", "train", table, "--target", "y", "--modules", 2, *QUICK, "--out", out)
@@ -94,7 +96,7 @@ def test_train(table, tmp_path):
         ({"text": "a,y\n1,2\n3,4\n"}, "too few to keep"),
         ({"text": "a,y\n" + "1,2\n3,nan\n" * 20}, "line 3, column y: 'nan' is no finite number"),
         ({"text": "a,y\n" + "".join(f"{i},7\n" for i in range(40))}, "nothing to explain"),
-        ({"more": ("--dim", 9)}, "9 dimensions where the input has 4"),
+        ({"more": ("--dim", 9)}, "9 dimensions where the input has 6"),
         ({"more": ("--test", 1)}, "between 0 and 1"),
         ({"more": ("--restarts", 2)}, "twice as many restarts"),
         ({"noise": True}, "No module found"),
@@ -105,7 +107,7 @@ def test_bad_train(table, tmp_path, change, words):
     if "text" in change:
         file.write_text(change["text"])
     elif "noise" in change:
-        write(file, ("a", "b", "c", "d", "y"), np.random.default_rng(0).normal(size=(200, 5)))
+        write(file, NAMES, np.random.default_rng(0).normal(size=(200, 7)))
     else:
         file.write_bytes(table.read_bytes())
     if "file" in change:

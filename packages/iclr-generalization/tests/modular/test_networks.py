@@ -15,17 +15,18 @@ from iclr_generalization.modular.networks import (
 )
 from iclr_shared.errors import InputError
 
-NET = ModularNet(2, 1, (8, 8, 1))
-QUICK = Training(steps=150, batch=32, learning_rate=1e-2)
+# The sizes of test_regressor.py, so that compiled functions are shared.
+NET = ModularNet(2, 1, (16, 16, 1))
+QUICK = Training(steps=300, learning_rate=5e-3)
 
 
 @pytest.fixture(scope="module")
 def params():
-    return initialise(NET, 4, jax.random.key(0))
+    return initialise(NET, 6, jax.random.key(0))
 
 
 def test_it_is_a_sum_of_functions_of_projections(params):
-    x = jax.random.normal(jax.random.key(1), (5, 4))
+    x = jax.random.normal(jax.random.key(1), (5, 6))
     parts = NET.apply(params, x, method="parts")
     assert parts.shape == (2, 5, 1)
     np.testing.assert_allclose(NET.apply(params, x), parts.sum(0), atol=1e-6)
@@ -40,7 +41,7 @@ def test_it_is_a_sum_of_functions_of_projections(params):
 
 def test_modules_start_differently(params):
     kernel = params["params"]["h"]["Dense_1"]["kernel"]
-    assert kernel.shape == (2, 8, 8)
+    assert kernel.shape == (2, 16, 16)
     assert float(jnp.abs(kernel[0] - kernel[1]).max()) > 0.01
 
 
@@ -53,18 +54,18 @@ def test_equal_size(m, c, parameters):
 
 
 def test_found_projections_come_first(params):
-    U = np.eye(4)[:1, None]
+    U = np.eye(6)[:1, None]
     changed = with_projections(params, U)["params"]["U"]
     np.testing.assert_array_equal(changed[0], U[0])
     np.testing.assert_array_equal(changed[1], params["params"]["U"][1])
     with pytest.raises(InputError, match="do not fit"):
-        with_projections(params, np.eye(4)[:3, None])
+        with_projections(params, np.eye(6)[:3, None])
     with pytest.raises(InputError, match="do not fit"):
-        with_projections(params, np.zeros((1, 2, 4)))
+        with_projections(params, np.zeros((1, 2, 6)))
 
 
 def test_training_learns_and_projections_go_slowly(params):
-    x = jax.random.normal(jax.random.key(2), (200, 4))
+    x = jax.random.normal(jax.random.key(2), (150, 6))
     y = jnp.sin(x[:, :1])
     fitted, losses = fit(NET, params, x, y, jax.random.key(3), training=QUICK)
     assert float(losses[-20:].mean()) < 0.5 * float(losses[:5].mean())
@@ -86,13 +87,13 @@ def test_several_positions_at_once():
 
 
 def test_bad_training(params):
-    x, y = np.zeros((10, 4)), np.zeros((10, 1))
+    x, y = np.zeros((150, 6)), np.zeros((150, 1))
     key = jax.random.key(0)
     with pytest.raises(InputError, match="no loss 'hinge'"):
         fit(NET, params, x, y, key, training=Training(loss="hinge"))
     with pytest.raises(InputError, match="must be positive"):
         fit(NET, params, x, y, key, training=Training(steps=0))
-    with pytest.raises(InputError, match="9 labels for 10"):
+    with pytest.raises(InputError, match="149 labels for 150"):
         fit(NET, params, x, y[1:], key)
     with pytest.raises(InputError, match="diverged"):
         fit(NET, params, x, y + np.inf, key, training=QUICK)

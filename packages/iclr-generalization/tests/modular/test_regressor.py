@@ -10,14 +10,14 @@ SETTINGS = {
     "hidden": 16,
     "restarts": 8,
     "search": Search(steps=60, learning_rate=0.1, null=16, group=4),
-    "training": Training(steps=400, learning_rate=5e-3, batch=64),
+    "training": Training(steps=300, learning_rate=5e-3),
 }
 
 
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(250, 5)) * np.array([1, 10, 0.1, 1, 1]) + 3
+    X = rng.normal(size=(250, 6)) * np.array([1, 10, 0.1, 1, 1, 1]) + 3
     y = 100 + 20 * np.sin(1.5 * (X[:, 0] - 3)) + 15 * np.cos(0.15 * (X[:, 1] - 3))
     return X[:150], y[:150], X[150:], y[150:]
 
@@ -30,8 +30,8 @@ def fitted(data):
 def test_it_predicts(fitted, data):
     assert fitted.predict(data[2]).shape == (100,)
     assert fitted.score(data[2], data[3]) > 0.8
-    assert len(fitted.losses_) == 400
-    assert fitted.projections_.shape == (2, 1, 5)
+    assert len(fitted.losses_) == 300
+    assert fitted.projections_.shape == (2, 1, 6)
 
 
 def test_contributions_add_up(fitted, data):
@@ -62,7 +62,7 @@ def test_sklearn_manners(data, fitted):
     assert model.get_params()["n_modules"] == 2
     with pytest.raises(NotFittedError):
         model.predict(data[2])
-    with pytest.raises(ValueError, match="5 features"):
+    with pytest.raises(ValueError, match="6 features"):
         fitted.predict(data[2][:, :4])
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.where(data[0] > 5, np.nan, data[0]), data[1])

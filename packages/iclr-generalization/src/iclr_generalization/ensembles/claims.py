@@ -169,7 +169,7 @@ def losses_are_alike(
     """Row 3: spread of the members' Brier scores. Control: members of all widths together."""
     preds, y = trained(run, width, members)
     losses = decompose(preds, y).member_losses
-    mixed = np.concatenate([decompose(trained(run, w, 2)[0], y).member_losses for w in widths])
+    mixed = np.concatenate([decompose(trained(run, w, members)[0][:2], y).member_losses for w in widths])
     return Measurement(
         losses.std(ddof=1) / losses.mean(),
         (f"members of {len(widths)} widths", mixed.std(ddof=1) / mixed.mean()),
@@ -214,7 +214,7 @@ def better_than_any_member(
 def gap_explains_nothing(run: ClaimRun, *, repeats: int = 8, weak: int = 7, weak_epochs: int = 3) -> Measurement:
     """Row 4: one strong member among weak ones. Control: the same number of strong members."""
     strong, y = trained(run, WIDTH, max(repeats, weak + 1))
-    poor = trained(run, WIDTH, weak, weak_epochs)[0]
+    poor = trained(run, WIDTH, weak + 1, weak_epochs)[0][:weak]
     excess, gaps = [], []
     for index in range(repeats):
         parts = decompose(np.concatenate([strong[index : index + 1], poor]), y)

@@ -103,7 +103,7 @@ def equivalence(
 
 
 def train(
-    data: tyro.conf.Positional[Path] | None = None,
+    data: tyro.conf.Positional[Path | None] = None,
     members: int = 8,
     width: int = 40,
     epochs: int = 100,
@@ -160,8 +160,6 @@ def _load(files: tuple[Path, ...], labels: Path | None, kind: predictions.Kind) 
         raise InputError("Give the true labels: --labels FILE, or a column 'label' in the table.")
     else:
         preds, y = predictions.read(files), predictions.read_labels(labels)
-    if preds.ndim != 3:
-        raise InputError(f"One file of one member is no ensemble: its shape is {preds.shape[-2:]}. Give all members.")
     if kind == "logits":
         preds = np.exp(preds - preds.max(2, keepdims=True))
         preds = preds / preds.sum(2, keepdims=True)

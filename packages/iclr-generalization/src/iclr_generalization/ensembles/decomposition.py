@@ -1,6 +1,7 @@
 """The exact size of what ensembling gains for squared losses: L(M) = B + V/M, without any convexity argument."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,8 +43,24 @@ class Law(NamedTuple):
             return 1
         if target <= self.limit:
             return None
-        # Rounding must not ask for one member more than (limit + variance / M) <= target does in exact numbers.
-        return max(1, math.ceil(self.variance / (target - self.limit) * (1 - 1e-9)))
+        # Rounding of the three numbers must not ask for one member more than they do exactly.
+        rounding = 4 * math.ulp(max(abs(target), abs(self.limit), self.variance))
+        return math.ceil(self.variance / (target - self.limit + rounding))
+
+
+def outliers(losses: Float[np.ndarray, " K"]) -> list[int]:
+    """Members of another kind: their loss lies over five median absolute deviations from the median (K > 4)."""
+    deviation = np.abs(losses - np.median(losses))
+    return np.flatnonzero(deviation > 5 * np.median(deviation)).tolist() if len(losses) > 4 else []
+
+
+def warn_of_outliers(losses: Float[np.ndarray, " K"], stacklevel: int = 3) -> None:
+    """Warn of a member whose loss says that the ensemble is not homogeneous, which forecasts assume."""
+    if odd := outliers(losses):
+        warnings.warn(
+            f"The loss of member {odd[0]} is far from the others': forecasts assume homogeneous members, of one kind.",
+            stacklevel=stacklevel,
+        )
 
 
 def law_from_two(loss1: float, loss2: float, sizes: tuple[int, int] = (1, 2)) -> Law:

@@ -4,7 +4,6 @@ Effect sizes, not p-values: with thousands of points any test rejects, however s
 """
 
 import itertools
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Float, Shaped
 from scipy.spatial.distance import cdist
 from scipy.stats import ks_2samp
 
+from iclr_generalization.ensembles.decomposition import outliers, warn_of_outliers
 from iclr_generalization.ensembles.predictions import Kind, targets
 from iclr_shared.errors import InputError
 
@@ -62,10 +62,8 @@ class Equivalence:
 
     @property
     def outliers(self) -> list[int]:
-        """Members whose loss lies over five median absolute deviations from the median: of another kind."""
-        losses = self.member_losses
-        deviation = np.abs(losses - np.median(losses))
-        return np.flatnonzero(deviation > 5 * np.median(deviation)).tolist() if len(losses) > 4 else []
+        """Members of another kind, see `decomposition.outliers`."""
+        return outliers(self.member_losses)
 
 
 def equivalence_test(
@@ -122,11 +120,7 @@ def equivalence_test(
         member_losses=losses.mean(1),
         **table,
     )
-    if found.outliers:
-        warnings.warn(
-            f"The loss of member {found.outliers[0]} is far from the others': forecasts assume members of one kind.",
-            stacklevel=2,
-        )
+    warn_of_outliers(found.member_losses)
     return found
 
 

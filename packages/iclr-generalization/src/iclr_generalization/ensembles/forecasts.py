@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from iclr_generalization.ensembles.curves import METRICS, loss_curve, metric_function, squared
-from iclr_generalization.ensembles.decomposition import decompose
+from iclr_generalization.ensembles.decomposition import decompose, warn_of_outliers
 from iclr_generalization.ensembles.predictions import Kind, chunks, combine, targets
 from iclr_shared.errors import InputError
 
@@ -83,8 +83,9 @@ def forecast(
     K = len(preds)
     if K < 2:
         raise InputError(f"A forecast needs at least 2 members, got {K}.")
+    parts = decompose(preds, y, kind)
+    warn_of_outliers(parts.member_losses)
     if point_loss is squared:
-        parts = decompose(preds, y, kind)
         law = parts.law
         per_point = parts.cross + (parts.single - parts.cross) / sizes[:, None]
         left_out = [parts.without(j).loss(sizes) for j in range(K)] if K > 2 else []

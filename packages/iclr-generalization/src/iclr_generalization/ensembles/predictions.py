@@ -130,16 +130,23 @@ def read(files: Sequence[Path]) -> Shaped[np.ndarray, "K n C"]:
             tables with one column for each output (a header is recognised), one for each member.
 
     Raises:
-        InputError: naming the file that is missing, unreadable or of another size than the first.
+        InputError: naming the file that is missing, unreadable or of another size than the first; a single member.
     """
     parts = [_read_one(Path(file)) for file in files]
-    if len(parts) == 1 and parts[0].ndim == 3:
-        return parts[0]
     for file, part in zip(files, parts, strict=True):
-        if part.ndim == 1:
-            raise InputError(f"{file} has one dimension; a member's predictions have two: points and outputs.")
+        if part.ndim not in (2, 3):
+            raise InputError(
+                f"{file} has {part.ndim} dimension(s); predictions have points and outputs, those of several members "
+                "in one file members before them."
+            )
         if part.shape != parts[0].shape:
             raise InputError(f"{file} has shape {part.shape}, the first file has {parts[0].shape}.")
+    if len(parts) == 1 and parts[0].ndim == 3:
+        return parts[0]
+    if len(parts) == 1:
+        raise InputError(
+            f"One file of one member is no ensemble: {files[0]} has shape {parts[0].shape}. Give them all."
+        )
     stacked = np.stack(parts)
     return stacked.reshape(-1, *stacked.shape[-2:])
 

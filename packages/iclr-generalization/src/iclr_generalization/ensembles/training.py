@@ -114,11 +114,14 @@ def train_ensemble(
     if training.epochs < 1 or training.learning_rate <= 0 or training.group < 1:
         raise InputError("epochs, learning_rate and group must be positive.")
     data = jnp.asarray(x), jnp.asarray(y)
+    settings = training.batch_size, training.epochs, training.learning_rate
     parts = []
     for start in progress(range(0, members, training.group)):
         numbers = jnp.arange(start, min(members, start + training.group))
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(numbers)
-        parts.append(_kept(folder, start, keys, lambda keys=keys: _train_group(model, *data, keys, training), model, x))
+        parts.append(
+            _kept(folder, start, keys, lambda keys=keys: _train_group(model, *data, keys, *settings), model, x)
+        )
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
@@ -135,33 +138,35 @@ def _logits(model, params, x):
 
 
 @partial(jax.jit, static_argnums=(0, 4))
-def _train_group(model: nn.Module, x: Array, y: Array, keys: Array, training: Training) -> PyTree:
-    optimizer = optax.adam(training.learning_rate)
-    batches = len(x) // training.batch_size
+def _train_group(
+    model: nn.Module, x: Array, y: Array, keys: Array, batch_size: int, epochs: int | Array, rate: float | Array
+) -> PyTree:
+    optimizer = optax.adam(rate)
+    batches = len(x) // batch_size
 
     def loss(params, rows):
         logits = model.apply(params, x[rows])
         return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()
 
-    def member(key):
-        init_key, order_key = jax.random.split(key)
-        params = model.init(init_key, x[:1])
+    def member(params, order_key):
 
-        def epoch(state, number):
+        def epoch(number, state):
             order = jax.random.permutation(jax.random.fold_in(order_key, number), len(x))
-            rows = order[: batches * training.batch_size].reshape(batches, -1)
+            rows = order[: batches * batch_size].reshape(batches, -1)
 
             def step(state, rows):
                 params, moments = state
                 updates, moments = optimizer.update(jax.grad(loss)(params, rows), moments, params)
                 return (optax.apply_updates(params, updates), moments), None
 
-            return jax.lax.scan(step, state, rows)[0], None
+            return jax.lax.scan(step, state, rows)[0]
 
-        state = params, optimizer.init(params)
-        return jax.lax.scan(epoch, state, jnp.arange(training.epochs))[0][0]
+        # The number of epochs is traced, so that trainings of any length share one program.
+        return jax.lax.fori_loop(0, epochs, epoch, (params, optimizer.init(params)))[0]
 
-    return jax.vmap(member)(keys)
+    init_keys, order_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    params = jax.lax.map(lambda key: model.init(key, x[:1]), init_keys)  # one by one: compiles faster than side by side
+    return jax.vmap(member)(params, order_keys)
 
 
 def _kept(folder: Path | None, start: int, keys: Array, train: Callable[[], PyTree], model: Any, x: Any) -> PyTree:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from iclr_generalization.modular.kernel_rule import generator
 from iclr_generalization.modular.networks import (
     ModularNet,
     Monolithic,
@@ -182,7 +183,7 @@ def image_errors(
         share of wrong answers for each learner; and the rule's ``recovery`` of the true modules.
     """
     task = Compositional(images, labels, k, jax.random.fold_in(key, 0))
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = generator(key)
     order = rng.permutation(len(images))
     cut = len(images) // 5
     x, y = task.sample(n, rng, among=order[cut:])

@@ -5,8 +5,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 Kernel = Callable[[Float[Array, "n b"], float], Float[Array, "n n"]]
 
@@ -49,6 +50,11 @@ def _ntk(z: Float[Array, "n b"], length: float) -> Float[Array, "n n"]:
 
 #: Kernels by name: functions of projected inputs (n, b) and a length.
 KERNELS: dict[str, Kernel] = {"rbf": _rbf, "arccos": _arccos, "ntk": _ntk}
+
+
+def generator(key: PRNGKeyArray, *number: int) -> np.random.Generator:
+    """NumPy's generator from the bits of a key (and numbers below it): draws of any shape without compilation."""
+    return np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), *number])
 
 
 def orthonormal(A: Float[Array, "b m"]) -> Float[Array, "b m"]:
@@ -108,17 +114,19 @@ def objective(
     return (2 * jnp.vdot(y, a) - jnp.vdot(a, ridge @ a)) / len(x)
 
 
-@partial(jax.jit, static_argnums=(4, 5))
+_objective = jax.jit(objective, static_argnums=(4, 5))
+
+
 def objectives(
-    V: Float[Array, "R b m"],
+    V: Float[np.ndarray, "R b m"],
     x: Float[Array, "n m"],
     y: Float[Array, "n c"],
-    lam: Float[Array, ""],
+    lam: float,
     kernel: str,
     length: float,
-) -> Float[Array, " R"]:
+) -> Float[np.ndarray, " R"]:
     """`objective` of each projection, one after the other: memory stays at that of one Gram matrix."""
-    return jax.lax.map(lambda one: objective(one, x, y, lam, kernel, length), V)
+    return np.array([float(_objective(one, x, y, lam, kernel, length)) for one in V.astype(x.dtype)])
 
 
 @partial(jax.jit, static_argnums=(4, 5))

@@ -8,12 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from iclr_generalization.ensembles.training import MLP
-from iclr_generalization.modular.kernel_rule import orthonormal
+from iclr_generalization.modular.kernel_rule import generator, orthonormal
 from iclr_shared.errors import InputError
 
 
@@ -117,8 +118,22 @@ def equal_width(m: int, c: int, parameters: int) -> int:
 
 
 def initialise(model: nn.Module, m: int, key: PRNGKeyArray) -> PyTree:
-    """Random parameters for inputs of dimension m."""
-    return model.init(key, jnp.zeros((1, m)))
+    """Random parameters for inputs of dimension m: LeCun's normal weights, no biases, orthonormal projections.
+
+    They are drawn by NumPy from the bits of the key, so that a network of a new shape compiles nothing yet.
+    """
+    rng = generator(key)
+
+    def draw(path, leaf):
+        if path[-1].key == "U":
+            values = np.linalg.qr(rng.normal(size=leaf.shape).swapaxes(1, 2))[0].swapaxes(1, 2)
+        elif path[-1].key == "bias":
+            values = np.zeros(leaf.shape)
+        else:
+            values = rng.normal(size=leaf.shape) / math.sqrt(leaf.shape[-2])
+        return jnp.asarray(values, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(model.init, key, jnp.zeros((1, m))))
 
 
 def with_projections(params: PyTree, U: Any) -> PyTree:
@@ -164,31 +179,32 @@ def fit(
     x, y = jnp.asarray(x), jnp.asarray(y)
     if len(x) != len(y):
         raise InputError(f"There are {len(y)} labels for {len(x)} samples.")
-    params, losses = _fit(model, params, x, y, key, training)
+    rate = training.learning_rate
+    rates = training.projection_rate * rate, rate
+    params, losses = _fit(model, params, x, y, key, rates, training.loss, training.steps, training.batch)
     if not jnp.isfinite(losses[-1]):
         raise InputError("The training diverged. Choose a smaller learning rate, or scale inputs and targets.")
     return params, losses
 
 
-@partial(jax.jit, static_argnums=(0, 5))
-def _fit(model, params, x, y, key, training):
+@partial(jax.jit, static_argnums=(0, 6, 7, 8))
+def _fit(model, params, x, y, key, rates, loss_name, steps, batch):
     def kind(path, _):
         return "U" if any(getattr(part, "key", None) == "U" for part in path) else "h"
 
     optimizer = optax.multi_transform(
-        {"U": optax.adam(training.projection_rate * training.learning_rate), "h": optax.adam(training.learning_rate)},
-        jax.tree_util.tree_map_with_path(kind, params),
+        {"U": optax.adam(rates[0]), "h": optax.adam(rates[1])}, jax.tree_util.tree_map_with_path(kind, params)
     )
 
     def loss(params, rows):
-        return LOSSES[training.loss](model.apply(params, x[rows]), y[rows])
+        return LOSSES[loss_name](model.apply(params, x[rows]), y[rows])
 
     def step(state, number):
         params, moments = state
-        rows = jax.random.randint(jax.random.fold_in(key, number), (training.batch,), 0, len(x))
+        rows = jax.random.randint(jax.random.fold_in(key, number), (batch,), 0, len(x))
         value, gradient = jax.value_and_grad(loss)(params, rows)
         updates, moments = optimizer.update(gradient, moments, params)
         return (optax.apply_updates(params, updates), moments), value
 
-    (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(training.steps))
+    (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(steps))
     return params, losses

@@ -15,7 +15,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from iclr_generalization.modular.kernel_rule import KERNELS, additive_residual, objective, objectives, orthonormal
+from iclr_generalization.modular.kernel_rule import (
+    KERNELS,
+    additive_residual,
+    generator,
+    objective,
+    objectives,
+    orthonormal,
+)
 from iclr_generalization.modular.recovery import principal_cosines
 from iclr_shared.checkpoints import Checkpoint
 from iclr_shared.errors import InputError
@@ -38,6 +45,8 @@ class Search:
         overlap: largest principal cosine of two projections that still count as two modules.
         null: random projections whose median objective is the null level.
         improve: the search ends where even the best objective exceeds this times the null level.
+        doubtful: where the best objective of the first round exceeds this times the null level, shuffled labels must
+            gain less than two thirds as much: with few samples a descent finds something in noise as well.
         group: starts in one compiled call; also what is lost at most when a search is killed. Fewer are taken where
             their Gram matrices would exceed 1 GiB.
     """
@@ -50,6 +59,7 @@ class Search:
     overlap: float = 0.9
     null: int = 64
     improve: float = 0.9
+    doubtful: float = 0.7
     group: int = 5
 
 
@@ -147,6 +157,10 @@ def find_modules(
                 f"give {null:.4g}."
             )
             break
+        if number == 0 and J.min() > search.doubtful * null:
+            _hold_against_chance(
+                x, residual, b, kernel, lam, restarts, round_key, search, store, progress, J.min() / null
+            )
         before = len(found)
         for index in np.argsort(J):
             kept = [u for u, *_ in found]
@@ -222,42 +236,60 @@ def _prepared(
 
 def _round(
     x: Array, y: Array, b: int, kernel: str, lam: float, restarts: int, key: Array, search: Search, store: "_Store",
-    number: int, progress: Callable[[Iterable[Any]], Iterable[Any]],
+    number: int | str, progress: Callable[[Iterable[Any]], Iterable[Any]],
 ) -> tuple[np.ndarray, np.ndarray, float, np.ndarray, float]:  # fmt: skip
     """One round of starts: projections (R, b, m), objectives (R,), null level, traces (R, steps), ridge used."""
     n, m = x.shape
     batch = search.batch or (n if n <= 2000 else 512)
     batch = min(batch, n)
     group = int(np.clip(2**30 // (6 * x.dtype.itemsize * batch**2), 1, min(search.group, restarts)))
+    group = -(-restarts // -(-restarts // group))  # as even as can be: groups of one size compile once
     judged = x[:2000], y[:2000]
-    start_key, null_key, batch_key = jax.random.split(key, 3)
-    starts = jax.random.normal(start_key, (restarts, b, m), x.dtype)
-    random = jax.vmap(orthonormal)(jax.random.normal(null_key, (search.null, b, m), x.dtype))
+    rng = generator(key)
+    starts = rng.normal(size=(restarts, b, m)).astype(x.dtype)
+    random = np.linalg.qr(rng.normal(size=(search.null, m, b)))[0].swapaxes(1, 2)
 
-    def descend(A: Array, ridge: Array) -> dict[str, np.ndarray]:
-        V, trace = _descend(A, x, y, batch_key, ridge, search.learning_rate, kernel, search.length, search.steps, batch)
-        J = objectives(V, *judged, ridge, kernel, search.length)
-        return {"V": np.asarray(V), "J": np.asarray(J), "trace": np.asarray(trace)}
+    def descend(A: np.ndarray, lam: float) -> dict[str, np.ndarray]:
+        V, trace = _descend(A, x, y, key, lam, search.learning_rate, kernel, search.length, search.steps, batch)
+        J = objectives(np.asarray(V), *judged, lam, kernel, search.length)
+        return {"V": np.asarray(V), "J": J, "trace": np.asarray(trace)}
 
     for attempt in range(4):
-        ridge = jnp.asarray(lam, x.dtype)
-        null = float(jnp.median(objectives(random, *judged, ridge, kernel, search.length)))
+        null = float(np.median(objectives(random, *judged, lam, kernel, search.length)))
         parts = []
         for first in progress(range(0, restarts, group)) if np.isfinite(null) else ():
             name = f"round-{number}-{first}-{lam:g}"
-            parts.append(store.kept(name, partial(descend, starts[first : first + group], ridge)))
+            parts.append(store.kept(name, partial(descend, starts[first : first + group], lam)))
         if parts and all(np.isfinite(part["J"]).all() for part in parts):
             V, J, trace = (np.concatenate([part[name] for part in parts]) for name in ("V", "J", "trace"))
-            return V.astype(np.float64), J.astype(np.float64), null, trace.astype(np.float64), lam
+            return V.astype(np.float64), J, null, trace.astype(np.float64), lam
         if attempt < 3:
             lam = 10 * lam if lam > 0 else 1e-8
     raise InputError(f"The Gram matrix could not be factorised, even with lam={lam:g}. Choose a larger lam.")
 
 
+def _hold_against_chance(
+    x: Array, y: Array, b: int, kernel: str, lam: float, restarts: int, key: Array, search: Search, store: "_Store",
+    progress: Callable[[Iterable[Any]], Iterable[Any]], ratio: float,
+) -> None:  # fmt: skip
+    """One group of starts on shuffled labels: a gain of the same size there means that nothing was found."""
+    shuffled = y[generator(key, 1).permutation(len(y))]
+    _, J, null, _, _ = _round(
+        x, shuffled, b, kernel, lam, min(search.group, restarts), key, search, store, "shuffled", progress
+    )
+    chance = J.min() / null
+    if 1 - ratio < 1.5 * (1 - chance):
+        raise NoModuleFound(
+            f"No module found: the best start reaches {ratio:.3g} of the objective of random projections, and "
+            f"{chance:.3g} with shuffled labels. The labels may be noise, or depend on more than {b} dimensions at "
+            "once; try another b, a longer kernel length, or more samples."
+        )
+
+
 @partial(jax.jit, static_argnums=(6, 7, 8, 9))
 def _descend(
-    A: Float[Array, "R b m"], x: Array, y: Array, key: Array, lam: Array, rate: float | Array, kernel: str,
-    length: float, steps: int, batch: int,
+    A: Float[Array, "R b m"] | Float[np.ndarray, "R b m"], x: Array, y: Array, key: Array, lam: float | Array,
+    rate: float | Array, kernel: str, length: float, steps: int, batch: int,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Adam on the objective from all starts side by side; rows are normalised inside the objective."""
     adam = optax.adam(rate)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from iclr_generalization.modular.kernel_rule import orthonormal
+from iclr_generalization.modular.kernel_rule import generator
 from iclr_shared.errors import InputError
 
 
@@ -49,25 +49,21 @@ class SineTask:
     @cached_property
     def U(self) -> Float[Array, "K b m"]:
         """The true projections."""
-        draws = jax.random.normal(jax.random.fold_in(self.key, 0), (self.modules, self.b, self.m))
-        return jax.vmap(orthonormal)(draws)
+        draws = generator(self.key, 0).normal(size=(self.modules, self.m, self.b))
+        return jnp.asarray(np.linalg.qr(draws)[0].swapaxes(1, 2))
 
     @cached_property
     def _waves(self) -> tuple[Array, Array, Array]:
-        keys = jax.random.split(jax.random.fold_in(self.key, 1), 4)
-        shape = self.modules, self.waves
-        direction = jax.random.normal(keys[0], (*shape, self.b))
-        direction = direction / jnp.linalg.norm(direction, axis=2, keepdims=True)
-        lengths = jax.random.uniform(keys[1], (*shape, 1), minval=1.0, maxval=3.0)
-        phases = jax.random.uniform(keys[2], shape, maxval=2 * jnp.pi)
-        return jax.random.normal(keys[3], shape), lengths * direction, phases
+        """Amplitudes (K, J), wave vectors (K, J, b), phases (K, J)."""
+        rng, shape = generator(self.key, 1), (self.modules, self.waves)
+        direction = rng.normal(size=(*shape, self.b))
+        direction /= np.linalg.norm(direction, axis=2, keepdims=True)
+        w = rng.uniform(1, 3, (*shape, 1)) * direction
+        return jnp.asarray(rng.normal(size=shape)), jnp.asarray(w), jnp.asarray(rng.uniform(0, 2 * np.pi, shape))
 
     def __call__(self, x: Float[Array, "n m"]) -> Float[Array, "n 1"]:
         """The target at x, without noise."""
-        a, w, s = self._waves
-        z = jnp.einsum("kbm,nm->nkb", self.U, x)
-        angles = jnp.einsum("kjb,nkb->nkj", w, z) + s
-        return (a * jnp.sin(angles)).sum((1, 2))[:, None] / jnp.sqrt(self.modules * self.waves / 2)
+        return _sines(self.U, *self._waves, x)
 
     def sample(self, n: int, key: PRNGKeyArray, scale: float = 1.0) -> tuple[Float[Array, "n m"], Float[Array, "n 1"]]:
         """Inputs from N(0, scale² I) and their targets; scale 2 is this package's test out of distribution.
@@ -77,8 +73,14 @@ class SineTask:
             key: of the sample.
             scale: standard deviation of the inputs.
         """
-        x = scale * jax.random.normal(key, (n, self.m))
+        x = jnp.asarray(scale * generator(key).normal(size=(n, self.m)))
         return x, self(x)
+
+
+@jax.jit
+def _sines(U: Array, a: Array, w: Array, s: Array, x: Array) -> Array:
+    angles = jnp.einsum("kjb,nkb->nkj", w, jnp.einsum("kbm,nm->nkb", U, x)) + s
+    return (a * jnp.sin(angles)).sum((1, 2))[:, None] / np.sqrt(a.size / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +126,14 @@ class Compositional:
         size = self.k * self.images.shape[1]
         if not self.mix:
             return np.eye(size)
-        draw = np.asarray(jax.random.normal(jax.random.fold_in(self.key, 0), (size, size)), dtype=np.float64)
-        return np.linalg.qr(draw)[0]
+        return np.linalg.qr(generator(self.key, 0).normal(size=(size, size)))[0]
 
     @cached_property
     def held_out(self) -> Bool[np.ndarray, "c c"]:
         """Which pairs of classes are kept for the test out of distribution."""
         pairs = self.classes**2
         chosen = np.zeros(pairs, dtype=bool)
-        order = jax.random.permutation(jax.random.fold_in(self.key, 1), pairs)
-        chosen[np.asarray(order[: round(self.holdout * pairs)])] = True
+        chosen[generator(self.key, 1).permutation(pairs)[: round(self.holdout * pairs)]] = True
         return chosen.reshape(self.classes, self.classes)
 
     def U(self, b: int) -> Float[np.ndarray, "k b M"]:
