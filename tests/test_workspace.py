@@ -28,7 +28,7 @@ def test_the_anatomy_check_finds_faults(tmp_path):
     copy = tmp_path / DISTRIBUTIONS[0]
     shutil.copytree(ROOT / "packages" / DISTRIBUTIONS[0], copy, ignore=shutil.ignore_patterns("__pycache__"))
     package = copy / "src" / DISTRIBUTIONS[0].replace("-", "_")
-    (package / "utils.py").write_text("import iclr_other, pandas\nx = 1\n\ndef f(): print(1)\n")
+    (package / "utils.py").write_text("import iclr_other, distributed\nx = 1\n\ndef f(): print(1)\n")
     (package / "long.py").write_text('"""Long."""\n' + "x = 1\n" * 600)
     paper = next(package.rglob("paper.py"))
     paper.write_text(paper.read_text() + "\nimport numpy\n")
@@ -40,7 +40,7 @@ def test_the_anatomy_check_finds_faults(tmp_path):
         "utils.py: f has no docstring",
         "utils.py prints",
         "imports iclr_other",
-        "imports pandas, which",
+        "imports distributed, which",
         "long.py has over",
         "must import iclr_shared.spec only",
         "no section 'claims'",
