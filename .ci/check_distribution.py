@@ -72,7 +72,9 @@ def _layout(folder: Path, package: Path, project: dict) -> Iterator[str]:
     if not points:
         yield f"pyproject.toml has no entry point in the group {GROUP!r}"
     for method, reference in points.items():
-        home = package if len(points) == 1 else package / method
+        # One method may have the package to itself, or a subpackage where others will join it.
+        alone = len(points) == 1 and not (package / method).is_dir()
+        home = package if alone else package / method
         expected = ".".join([*home.relative_to(package.parent).parts, "paper:METHOD"])
         if reference != expected:
             yield f"the entry point {method} must be {expected!r}, not {reference!r}"
@@ -83,10 +85,10 @@ def _layout(folder: Path, package: Path, project: dict) -> Iterator[str]:
             yield f"{(home / 'paper.py').relative_to(folder)} must import iclr_shared.spec only"
         if (home / "__init__.py").exists() and "attach_stub" not in (home / "__init__.py").read_text(encoding="utf-8"):
             yield f"{(home / '__init__.py').relative_to(folder)} must export lazily with lazy_loader.attach_stub"
-        tests = folder / "tests" if len(points) == 1 else folder / "tests" / method
+        tests = folder / "tests" if alone else folder / "tests" / method
         if not list(tests.glob("test_*.py")):
             yield f"{tests.relative_to(folder)} has no tests"
-        if len(points) > 1 and not (folder / "benchmarks" / f"{method}.py").exists():
+        if not alone and not (folder / "benchmarks" / f"{method}.py").exists():
             yield f"benchmarks/{method}.py is missing"
     if not list((folder / "benchmarks").glob("*.py")):
         yield "benchmarks/ has no benchmark"

@@ -1,0 +1,5 @@
+"""How many explanations of a small network there are (Méloux, Maniu, Portet, Peyrard, ICLR 2025)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
