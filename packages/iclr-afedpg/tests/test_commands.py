@@ -81,6 +81,7 @@ def test_predict(tmp_path):
         (("predict",), "either --times or --trace"),
         (("predict", "--times", "1,x"), "numbers between commas"),
         (("predict", "--times", "1,0"), "time of agent 1 must be a positive number of seconds, got 0"),
+        (("predict", "--times", "1e400,1"), "time of agent 0 must be a positive number"),
         (("predict", "--times", "1", "--updates", 0), "at least 1"),
         (("train", *SMALL, "--out", "x"), "Give a budget"),
         (("train", "--env", "NoSuch-v0", "--updates", 1, "--out", "x"), "cannot be made"),

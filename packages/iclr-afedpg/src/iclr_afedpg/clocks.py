@@ -134,7 +134,8 @@ class EventClock:
 
 
 def _check(agent: int, seconds: object) -> None:
-    if not isinstance(seconds, (int, float, Rational, np.number)) or not (math.isfinite(seconds) and seconds > 0):
+    # Compared, not converted: a fraction may be too large for a float.
+    if not isinstance(seconds, (int, float, Rational, np.number)) or not 0 < seconds < 1e300:
         raise InputError(f"The time of agent {agent} must be a positive number of seconds, got {seconds}.")
 
 
