@@ -168,6 +168,9 @@ def test_bad_files(tmp_path):
     np.savetxt(tmp_path / "short.csv", PREDS[0][1:], delimiter=",")
     np.savez(tmp_path / "two.npz", a=PREDS, b=PREDS)
     np.save(tmp_path / "flat.npy", PREDS[0, :, 0])
+    (tmp_path / "empty.csv").write_text("")
+    np.save(tmp_path / "nothing.npy", PREDS[:, :0])
+    np.save(tmp_path / "words.npy", PREDS.astype(str))
     (tmp_path / "text.csv").write_text("class0,class1\n0.5,much\n")
     table = save(tmp_path, "table")[0]
     lines = table.read_text().splitlines()
@@ -177,6 +180,9 @@ def test_bad_files(tmp_path):
         ([tmp_path / "none.csv"], "There is no file"),
         ([*arguments[:2], tmp_path / "short.csv", "--labels", labels], "the first file has"),
         ([tmp_path / "two.npz", "--labels", labels], "holds 2 arrays"),
+        ([tmp_path / "empty.csv", "--labels", labels], "is empty"),
+        ([tmp_path / "nothing.npy", "--labels", labels], "at least one point"),
+        ([tmp_path / "words.npy", "--labels", labels], "must be real numbers"),
         ([tmp_path / "flat.npy", tmp_path / "flat.npy", "--labels", labels], "1 dimension(s)"),
         ([tmp_path / "text.csv", "--labels", labels], "Cannot read"),
         ([arguments[0], "--labels", labels], "One file of one member is no ensemble"),
@@ -248,6 +254,8 @@ def test_train_and_go_on(split, tmp_path):
         (("--batch-size", 41), "batch_size must lie in 1..40"),
         (("--epochs", 0), "must be positive"),
         (("--learning-rate", -1), "must be positive"),
+        (("--learning-rate", "nan"), "must be positive"),
+        (("--width", 0), "width must be at least 1"),
     ],
 )
 def test_bad_training(split, tmp_path, arguments, words):

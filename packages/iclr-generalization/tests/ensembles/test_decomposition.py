@@ -264,6 +264,9 @@ def test_further_bad_input():
         loss_curve(preds, y, "accuracy")
     with pytest.raises(InputError, match="at least 1"):
         forecast(preds, y, [0])
+    for metric in ("nll", "error"):
+        with pytest.raises(InputError, match="is one of classes"):
+            forecast(preds, preds[0], [4], metric, "values")
     with pytest.raises(InputError, match="Two different"):
         law_from_two(1.0, 1.0, (2, 2))
     with pytest.raises(InputError, match="at least 3"):

@@ -44,6 +44,12 @@ def test_a_killed_training_trains_the_missing_members_only(data, tmp_path, monke
     jax.tree.map(np.testing.assert_array_equal, resumed, whole)
     train_ensemble(NET, data.x, data.y, 2, jax.random.key(2), training=SHORT, folder=tmp_path)
     assert len(calls) == 2  # another key is not mistaken for this one
+    short = train_ensemble(NET, data.x, data.y, 1, jax.random.key(1), training=SHORT, folder=tmp_path / "more")
+    train_ensemble(NET, data.x[:, ::-1].copy(), data.y, 2, jax.random.key(1), training=SHORT, folder=tmp_path / "more")
+    assert len(calls) == 4  # nor are other data
+    more = train_ensemble(NET, data.x, data.y, 2, jax.random.key(1), training=SHORT, folder=tmp_path / "more")
+    assert len(calls) == 5
+    jax.tree.map(lambda one, other: np.testing.assert_array_equal(one[0], other[0]), short, more)
 
 
 def test_bad_input(data):

@@ -87,6 +87,9 @@ def test_train(table, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"text": "a,a,y\n" + "1,2,3\n" * 40}, "the column a is named twice"),
+        ({"more": ("--hidden", 0)}, "hidden must be at least 1"),
+        ({"more": ("--length", 0)}, "must be positive and finite"),
         ({"target": "z"}, "no column z; it has a, b"),
         ({"file": "none.csv"}, "Cannot read"),
         ({"text": "a,y\n1,2\nred,3\n"}, "line 3, column a: 'red' is no finite number"),

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from sklearn.kernel_ridge import KernelRidge
 
-from iclr_generalization.modular.kernel_rule import KERNELS, additive_residual, gram, objectives, orthonormal
+from iclr_generalization.modular.kernel_rule import KERNELS, additive_residual, objectives, orthonormal
+from iclr_generalization.modular.kernel_rule import gram as plain_gram
 from iclr_generalization.modular.kernel_rule import objective as plain_objective
 
 KINDS = sorted(KERNELS)
 objective = jax.jit(plain_objective, static_argnums=(4, 5))
+gram = jax.jit(plain_gram, static_argnums=(2, 3))
 slope = jax.jit(jax.grad(plain_objective), static_argnums=(4, 5))
 
 

@@ -96,6 +96,8 @@ def test_bad_compositions(pictures):
         Compositional(images, labels, 2, key, holdout=1.0)
     with pytest.raises(InputError, match="no held-out pairs"):
         Compositional(images, labels, 1, key).sample(3, np.random.default_rng(0), held_out=True)
+    with pytest.raises(InputError, match="without held-out pairs"):
+        Compositional(images, labels, 2, key, holdout=0.99).sample(3, np.random.default_rng(0))
     with pytest.raises(InputError, match=r"1\.\.6"):
         Compositional(images, labels, 2, key).U(7)
 

@@ -74,6 +74,8 @@ def test_sample_sizes_invert_the_loss(noise):
         ({"modules": 2}, "either the dimension"),
         ({"m": 0}, "at least 1"),
         ({"m": 2, "C": 1.0}, "C above 1"),
+        ({"m": 2, "C": np.inf}, "C above 1"),
+        ({"m": 700}, "more than a number can hold"),
         ({"m": 2, "eps": 1.0}, "eps must lie"),
         ({"m": 2, "eps": 0.1, "noise": 0.2}, "eps must lie"),
     ],
@@ -83,9 +85,19 @@ def test_bad_sample_sizes(arguments, words):
         theory.sample_complexity(**arguments)
 
 
-@pytest.mark.parametrize("bad", [(10, 11, 5, 0), (10, 0, 5, 0), (10, 5, -1, 0), (10, 5, 5, -0.1)])
-def test_bad_losses(bad):
-    with pytest.raises(InputError, match="must satisfy"):
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ((10, 11, 5, 0), "p <= P"),
+        ((10, 0, 5, 0), "p >= 1"),
+        ((10, np.nan, 5, 0), "p >= 1"),
+        ((10, 5, -1, 0), "n >= 0"),
+        ((10, 5, [5, np.nan], 0), "n >= 0"),
+        ((10, 5, 5, -0.1), "noise >= 0"),
+    ],
+)
+def test_bad_losses_name_the_assumption_that_fails(bad, words):
+    with pytest.raises(InputError, match=f"The theory assumes that .*{words}"):
         theory.test_loss(*bad)
 
 

@@ -36,7 +36,7 @@ def trained(
         members,
         tree.child("members", width).jax(),
         training=Training(epochs=epochs),
-        folder=run.folder / "checkpoints" / "shared" / f"ensembles-{width}-{epochs}",
+        folder=run.folder / "checkpoints" / "shared" / "ensembles",
         progress=lambda groups: run.progress(groups, desc=f"width {width}"),
     )
     return predict(model, params, data.x_test), data.y_test

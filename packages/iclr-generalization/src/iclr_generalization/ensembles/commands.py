@@ -71,6 +71,8 @@ def capacity(
         axes.axhline(found.limit, color="black", linewidth=0.8, linestyle=":", label="infinitely many")
         axes.axvline(K, color="grey", linewidth=0.8, linestyle="--", label=f"measured, {K} members")
         axes.set(xscale="log", xlabel="members M", ylabel=metric)
+        axes.set_xticks(found.sizes, [f"{size:g}" for size in found.sizes])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axes.legend(frameon=False)
         _write(out, "forecast", summary, figure)
 
@@ -124,12 +126,13 @@ def train(
         seed: of the members and, for digits, of the split.
         out: folder for predictions.npy (K, n, C), labels.npy and the members' checkpoints.
     """
+    if width < 1:
+        raise InputError(f"width must be at least 1, got {width}.")
     split = digits(np.random.default_rng(seed)) if data is None else _arrays(data)
     model = MLP((width, width, int(max(split[1].max(), split[3].max())) + 1))
     settings = Training(epochs, learning_rate, batch_size)
-    name = f"members-{width}-{epochs}-{learning_rate:g}-{batch_size}-{seed}"
     params = train_ensemble(
-        model, split[0], split[1], members, jax.random.key(seed), training=settings, folder=out / "checkpoints" / name,
+        model, split[0], split[1], members, jax.random.key(seed), training=settings, folder=out / "checkpoints",
         progress=lambda groups: progress(groups, desc="training"),
     )  # fmt: skip
     preds = predict(model, params, split[2])

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from iclr_generalization.ensembles.decomposition import decompose
-from iclr_generalization.ensembles.predictions import Kind, chunks, targets
+from iclr_generalization.ensembles.predictions import Kind, chunks
 from iclr_shared.errors import InputError
 
 #: Subsets of each size that are drawn where there are more.
@@ -49,12 +49,14 @@ METRICS: dict[str, Callable[..., Float[Array, "*n"]]] = {
 }
 
 
-def metric_function(metric: str) -> Callable[..., Float[Array, "*n"]]:
+def metric_function(metric: str, kind: Kind = "probabilities") -> Callable[..., Float[Array, "*n"]]:
     """The loss of a point by name.
 
     Raises:
-        InputError: with the known names.
+        InputError: with the known names; for a metric of classes where the outputs are values.
     """
+    if kind == "values" and metric in ("nll", "error"):
+        raise InputError(f"The metric {metric} is one of classes; for regression there are mse and welsch.")
     if metric not in METRICS:
         raise InputError(f"Unknown metric {metric!r}. Choose one of: {', '.join(METRICS)}.")
     return METRICS[metric]
@@ -89,25 +91,24 @@ def loss_curve(
     Raises:
         InputError: if a size is out of range or the metric is unknown.
     """
-    K, n, C = preds.shape
+    K, n, _ = preds.shape
     sizes = list(range(1, K + 1)) if sizes is None else list(sizes)
     if not sizes or min(sizes) < 1 or max(sizes) > K:
         raise InputError(f"Ensemble sizes must lie in 1..{K}, the number of members, got {sizes}.")
-    point_loss = metric_function(metric)
+    point_loss = metric_function(metric, kind)
     if mode == "all" and point_loss is squared:
         return np.asarray(decompose(preds, y, kind).law.loss(np.array(sizes, dtype=float)))
     rng = np.random.default_rng(0) if rng is None else rng
-    truth = targets(y, n, C, kind)
     orders = rng.permuted(np.tile(np.arange(K), (SAMPLES, 1)), axis=1)
     weights = [_weights(K, _subsets(K, size, orders)) for size in sizes]
     ends = np.cumsum([len(w) for w in weights])[:-1]
     total = np.zeros(len(sizes))
     with jax.enable_x64(True):
-        for part, place in chunks(preds):
+        for part, truth, _ in chunks(preds, y, kind):
             if mode == "sampled":
-                total += np.asarray(_prefix_losses(point_loss, part, truth[place], orders).mean(0))[np.array(sizes) - 1]
+                total += np.asarray(_prefix_losses(point_loss, part, truth, orders).mean(0))[np.array(sizes) - 1]
             else:
-                sums = np.asarray(_subset_losses(point_loss, part, truth[place], np.concatenate(weights)))
+                sums = np.asarray(_subset_losses(point_loss, part, truth, np.concatenate(weights)))
                 total += [group.mean() for group in np.split(sums, ends)]
     return total / n
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from iclr_generalization.ensembles.predictions import Kind, chunks, targets
+from iclr_generalization.ensembles.predictions import Kind, chunks
 from iclr_shared.errors import InputError
 
 
@@ -133,13 +133,12 @@ def decompose(
     Raises:
         InputError: as `predictions.targets`.
     """
-    K, n, C = preds.shape
+    K, n, _ = preds.shape
     if K < 2:
         raise InputError(f"An ensemble needs at least 2 members, got {K}.")
-    truth = targets(y, n, C, kind)
     gram, single, cross = np.zeros((K, K)), np.empty(n), np.empty(n)
-    for part, place in chunks(preds):
-        errors = part - truth[place]
+    for part, truth, place in chunks(preds, y, kind):
+        errors = part - truth
         flat = errors.reshape(K, -1)
         gram += flat @ flat.T
         squares = np.square(errors).sum((0, 2))

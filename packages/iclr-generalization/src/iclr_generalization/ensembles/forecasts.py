@@ -78,7 +78,7 @@ def forecast(
     sizes = np.asarray(sizes, dtype=float)
     if sizes.ndim != 1 or not len(sizes) or sizes.min() < 1:
         raise InputError(f"Ensemble sizes must be at least 1, got {sizes.tolist()}.")
-    point_loss = metric_function(metric)
+    point_loss = metric_function(metric, kind)
     seed = int((np.random.default_rng(0) if rng is None else rng).integers(2**31))
     K = len(preds)
     if K < 2:
@@ -177,14 +177,13 @@ def _fit(known: np.ndarray, observed: np.ndarray, K: int) -> Callable[[np.ndarra
 
 
 def _error_points(preds, y, sizes, *, kind, seed) -> Float[np.ndarray, "M n"]:
-    K, n, C = preds.shape
-    truth = targets(y, n, C, kind).argmax(1)
+    K, n, _ = preds.shape
     errors = np.empty((len(sizes), n))
     with jax.enable_x64(True):
-        for number, (part, place) in enumerate(chunks(preds)):
+        for number, (part, truth, place) in enumerate(chunks(preds, y, kind)):
             key = jax.random.fold_in(jax.random.key(seed), number)
             for row, m in zip(errors, sizes, strict=True):
-                row[place] = _gaussian_errors(part, truth[place], 1 / K + 1 / m, key, K < 4)
+                row[place] = _gaussian_errors(part, truth.argmax(1), 1 / K + 1 / m, key, K < 4)
     return errors
 
 

@@ -35,11 +35,14 @@ def check(preds: Shaped[np.ndarray, "K n C"], y: Shaped[np.ndarray, "..."], kind
     K, n, C = preds.shape
     if K < 2:
         raise InputError(f"An ensemble needs at least 2 members, got {K}.")
-    targets(y, n, C, kind)  # raises
+    if not n or not C or not np.issubdtype(preds.dtype, np.number) or np.iscomplexobj(preds):
+        raise InputError(
+            f"Predictions must be real numbers for at least one point, got {preds.shape} of {preds.dtype}."
+        )
     if n < 100:
         warnings.warn(f"Only {n} points: the error bars over points will be wide.", stacklevel=2)
     twin = np.ones((K, K), dtype=bool)
-    for part, _ in chunks(preds):
+    for part, _, _ in chunks(preds, y, kind):  # labels are checked there
         if not np.isfinite(part).all():
             member = int(np.argmin(np.isfinite(part).all((1, 2))))
             raise InputError(f"Member {member} has predictions that are not finite (NaN or infinity).")
@@ -107,13 +110,23 @@ def combine(preds: Shaped[np.ndarray, "K n C"], how: Literal["prob", "logit"] = 
     return mean / mean.sum(1, keepdims=True)
 
 
-def chunks(preds: Shaped[np.ndarray, "K n C"]) -> Iterator[tuple[Float[np.ndarray, "K m C"], slice]]:
-    """Go through the points in float64 chunks of at most `CHUNK_BYTES`."""
+def chunks(
+    preds: Shaped[np.ndarray, "K n C"], y: Shaped[np.ndarray, "..."], kind: Kind = "probabilities"
+) -> Iterator[tuple[Float[np.ndarray, "K m C"], Float[np.ndarray, "m C"], slice]]:
+    """Go through the points in float64 chunks of at most `CHUNK_BYTES`: predictions, `targets`, and their place.
+
+    Raises:
+        InputError: as `targets`.
+    """
     K, n, C = preds.shape
+    y = np.asarray(y)
+    if len(y) != n:
+        raise InputError(f"There are {len(y)} labels for {n} points.")
     size = max(1, CHUNK_BYTES // (8 * K * C))
     for start in range(0, n, size):
         place = slice(start, min(n, start + size))
-        yield np.asarray(preds[:, place], dtype=np.float64), place
+        truth = targets(y[place], place.stop - start, C, kind)
+        yield np.asarray(preds[:, place], dtype=np.float64), truth, place
 
 
 def from_sklearn(models: Sequence[Any], X: Any) -> Float[np.ndarray, "K n C"]:
@@ -198,6 +211,8 @@ def _read_one(file: Path) -> np.ndarray:
                 return archive[archive.files[0]]
         with open(file, encoding="utf-8") as lines:
             first = lines.readline()
+        if not first:
+            raise InputError(f"{file} is empty.")
         header = any(character.isalpha() and character not in "eE" for character in first.replace("nan", ""))
         return np.loadtxt(file, delimiter=",", skiprows=int(header), ndmin=2)
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Train the members of a homogeneous ensemble side by side: one compiled program over a stack of seeds."""
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -96,7 +97,7 @@ def train_ensemble(
         members: K.
         key: member k uses ``fold_in(key, k)``: more members can be added later without changing these.
         training: see `Training`.
-        folder: finished groups are kept here, and a later call trains the missing ones only.
+        folder: finished groups are kept here; a later call with the same data and settings trains the missing ones.
         progress: wraps the iteration over groups.
 
     Returns:
@@ -111,17 +112,23 @@ def train_ensemble(
         raise InputError(f"There are {len(y)} labels for {len(x)} points.")
     if not 1 <= training.batch_size <= len(x):
         raise InputError(f"batch_size must lie in 1..{len(x)}, the number of points, got {training.batch_size}.")
-    if training.epochs < 1 or training.learning_rate <= 0 or training.group < 1:
-        raise InputError("epochs, learning_rate and group must be positive.")
+    if training.epochs < 1 or not 0 < training.learning_rate < np.inf or training.group < 1:
+        raise InputError("epochs, learning_rate and group must be positive and finite.")
+    if not np.isfinite(x).all():
+        raise InputError("An input is not finite (NaN or infinity).")
     data = jnp.asarray(x), jnp.asarray(y)
     settings = training.batch_size, training.epochs, training.learning_rate
+    template = jax.eval_shape(model.init, key, data[0][:1])
+    if folder is not None:
+        digest = hashlib.sha256(repr((model, settings)).encode())
+        for part in (x, y):
+            digest.update(np.ascontiguousarray(part).tobytes())
+        folder = Path(folder) / digest.hexdigest()[:16]
     parts = []
     for start in progress(range(0, members, training.group)):
         numbers = jnp.arange(start, min(members, start + training.group))
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(numbers)
-        parts.append(
-            _kept(folder, start, keys, lambda keys=keys: _train_group(model, *data, keys, *settings), model, x)
-        )
+        parts.append(_kept(folder, start, keys, lambda keys: _train_group(model, *data, keys, *settings), template))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
@@ -169,15 +176,22 @@ def _train_group(
     return jax.vmap(member)(params, order_keys)
 
 
-def _kept(folder: Path | None, start: int, keys: Array, train: Callable[[], PyTree], model: Any, x: Any) -> PyTree:
-    """A trained group, from its checkpoint if there is one that holds the same keys (and perhaps more)."""
+def _kept(folder: Path | None, start: int, keys: Array, train: Callable[[Array], PyTree], template: Any) -> PyTree:
+    """A group of members: those in its checkpoint that have these keys, and the missing ones, which are trained."""
     if folder is None:
-        return train()
-    checkpoint = Checkpoint(Path(folder) / f"members-{start:05d}", keep=1)
+        return train(keys)
+    checkpoint = Checkpoint(folder / f"members-{start:05d}", keep=1)
     seeds = np.asarray(jax.random.key_data(keys))
-    if (saved := checkpoint.latest()) is not None and np.array_equal(saved[1]["seeds"][: len(seeds)], seeds):
-        template = jax.vmap(lambda key: model.init(key, jnp.asarray(x[:1])))(keys)
-        return pytree_restore(template, {name: leaf[: len(seeds)] for name, leaf in saved[1]["params"].items()})
-    params = train()
+    saved = checkpoint.latest()
+    known = saved[1]["seeds"] if saved is not None else seeds[:0]
+    have = min(len(known), len(seeds))
+    if not have or not np.array_equal(known[:have], seeds[:have]):
+        params = train(keys)
+    else:
+        stacked = jax.tree.map(lambda leaf: np.zeros((have, *leaf.shape), leaf.dtype), template)
+        params = pytree_restore(stacked, {name: leaf[:have] for name, leaf in saved[1]["params"].items()})
+        if have == len(seeds):
+            return params
+        params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), params, train(keys[have:]))
     checkpoint.save(1, {"seeds": seeds, "params": pytree_arrays(params)})
     return params

@@ -216,6 +216,9 @@ def _read(path: Path, target: tuple[str, ...]) -> tuple[list[str], np.ndarray, n
     if len(rows) < 2:
         raise InputError(f"{path} must hold a line of column names and rows of numbers.")
     names = [name.strip() for name in rows[0]]
+    for column in (names, list(target)):
+        if twice := [name for name in column if column.count(name) > 1]:
+            raise InputError(f"{path}: the column {twice[0]} is named twice.")
     missing = [name for name in target if name not in names]
     if missing or not target:
         raise InputError(f"{path} has no column {', '.join(missing)}; it has {', '.join(names)}.")

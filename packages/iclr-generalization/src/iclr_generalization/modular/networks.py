@@ -174,8 +174,8 @@ def fit(
     """
     if training.loss not in LOSSES:
         raise InputError(f"There is no loss {training.loss!r}; choose one of {', '.join(LOSSES)}.")
-    if training.steps < 1 or training.batch < 1 or training.learning_rate <= 0:
-        raise InputError("steps, batch and learning_rate must be positive.")
+    if training.steps < 1 or training.batch < 1 or not 0 < training.learning_rate < np.inf:
+        raise InputError("steps, batch and learning_rate must be positive and finite.")
     x, y = jnp.asarray(x), jnp.asarray(y)
     if len(x) != len(y):
         raise InputError(f"There are {len(y)} labels for {len(x)} samples.")

@@ -87,6 +87,8 @@ class ModularRegressor(RegressorMixin, BaseEstimator):
             InputError: see `find_modules`.
         """
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64)
+        if self.hidden < 1:
+            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
         self._flat = y.ndim == 1
         y = y.reshape(len(y), -1)
         key = jax.random.key(self.random_state)

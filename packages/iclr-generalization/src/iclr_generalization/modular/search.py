@@ -62,6 +62,13 @@ class Search:
     doubtful: float = 0.7
     group: int = 5
 
+    def __post_init__(self):
+        counts = self.steps, self.null, self.group, self.batch or 1
+        if min(counts) < 1 or not all(0 < value < np.inf for value in (self.length, self.learning_rate)):
+            raise InputError(
+                f"Steps, sizes, length and learning rate of a search must be positive and finite; got {self}."
+            )
+
 
 @dataclass(frozen=True, eq=False)
 class Modules:

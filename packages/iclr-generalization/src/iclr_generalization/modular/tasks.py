@@ -163,18 +163,21 @@ class Compositional:
             Inputs (n, k D) and classes (n, k).
 
         Raises:
-            InputError: if held-out compositions are asked for where there are none.
+            InputError: if compositions of a kind are asked for that does not occur.
         """
         if held_out and (self.k == 1 or not self.held_out.any()):
             raise InputError("There are no held-out pairs with k = 1 or holdout = 0.")
         among = np.arange(len(self.images)) if among is None else among
-        chosen = np.empty((0, self.k), dtype=np.int64)
+        chosen, rounds = np.empty((0, self.k), dtype=np.int64), 0
         while len(chosen) < n:
             drawn = rng.choice(among, (4 * n, self.k))
             unseen = np.zeros(len(drawn), dtype=bool)
             for left, right in pairwise(self.labels[drawn].T):
                 unseen |= self.held_out[left, right]
-            chosen = np.concatenate([chosen, drawn[unseen == held_out]])
+            chosen, rounds = np.concatenate([chosen, drawn[unseen == held_out]]), rounds + 1
+            if not len(chosen) and rounds == 20:
+                which = "with" if held_out else "without"
+                raise InputError(f"Of {20 * len(drawn)} random compositions none is {which} held-out pairs.")
         chosen = chosen[:n]
         return self.images[chosen].reshape(n, -1) @ self.mixing.T, self.labels[chosen]
 

@@ -80,9 +80,14 @@ def features(m: int | None = None, *, modules: int | None = None, b: int | None 
     """
     if (m is None) == (modules is None) or (modules is None) != (b is None):
         raise InputError("Give either the dimension m, or both the number of modules and their dimension b.")
-    if min(value for value in (m, modules, b) if value is not None) < 1 or C <= 1:
-        raise InputError(f"Dimensions and modules must be at least 1 and C above 1, got {m=}, {modules=}, {b=}, {C=}.")
-    return float(C**m) if m is not None else float(modules * C**b)
+    if min(value for value in (m, modules, b) if value is not None) < 1 or not 1 < C < np.inf:
+        raise InputError(
+            f"Dimensions and modules must be at least 1, C above 1 and finite; got {m=}, {modules=}, {b=}, {C=}."
+        )
+    try:
+        return float(C) ** m if m is not None else modules * float(C) ** b
+    except OverflowError:
+        raise InputError(f"{C:g} features for each of {m or b} dimensions are more than a number can hold.") from None
 
 
 def sample_complexity(
@@ -156,9 +161,12 @@ def simulate(P: int, p: int, n: int, rng: np.random.Generator, *, repeats: int =
 
 def _checked(*values: ArrayLike) -> tuple[np.ndarray, ...]:
     P, p, n, noise = (np.asarray(value, dtype=np.float64) for value in values)
-    if not (np.all(p >= 1) and np.all(p <= P) and np.all(n >= 0) and np.all(noise >= 0)):
-        raise InputError(
-            "Features, samples and noise must satisfy 1 <= p <= P, n >= 0, noise >= 0; "
-            f"got P={P}, p={p}, n={n}, noise={noise}."
-        )
+    for holds, assumption in (
+        (p >= 1, "the model sees at least one feature, p >= 1"),
+        (p <= P, "the model's features are among the target's, p <= P"),
+        (n >= 0, "n >= 0"),
+        (noise >= 0, "the noise is a variance, noise >= 0"),
+    ):
+        if not np.all(holds):
+            raise InputError(f"The theory assumes that {assumption}; got P={P}, p={p}, n={n}, noise={noise}.")
     return P, p, n, noise
