@@ -1,6 +1,6 @@
 """The space of circuits, and the search in blocks against one masked forward pass for each circuit."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from iclr_interp.identifiability.gates import corners, truth_table
 from iclr_interp.identifiability.networks import MLP
 from iclr_interp.identifiability.search import SearchTooLargeError, circuit_activations, find_circuits, masked_outputs
 from iclr_shared.checkpoints import Checkpoint
-from iclr_shared.errors import InputError
+from iclr_shared.errors import InputError, Unavailable
 
 X, XOR = corners(2), truth_table("XOR")[:, None]
 
@@ -98,6 +98,10 @@ def test_all_9625_against_one_forward_pass_each():
     np.testing.assert_array_equal((batched.round().numpy() == XOR).all(2).mean(1), every.accuracy)
 
 
+def test_outputs_in_a_row():
+    assert set(find_circuits(TRAINED, X, XOR[:, 0] > 0)) == set(find_circuits(TRAINED, X, XOR))
+
+
 def test_several_outputs():
     rng = np.random.default_rng(0)
     model = MLP([rng.normal(size=(2, 2)), rng.normal(size=(2, 2))], [rng.normal(size=2), rng.normal(size=2)], "tanh")
@@ -121,7 +125,11 @@ def test_blocks_do_not_matter(monkeypatch):
     whole = find_circuits(TRAINED, X, XOR)
     monkeypatch.setattr("iclr_interp.identifiability.search.BLOCK", 7)
     small = find_circuits(TRAINED, X, XOR)
-    assert set(small) == set(whole)
+    monkeypatch.setattr("iclr_interp.identifiability.search.CELLS", 1)
+    least = find_circuits(TRAINED, X, XOR)
+    for table in (small, least):
+        assert list(table) == list(whole)
+        np.testing.assert_allclose(table.similarity, whole.similarity)
 
 
 def test_order_overlap_and_sparsity():
@@ -148,11 +156,23 @@ def test_random_samples_are_valid_and_uniform():
     assert ((counts - 200) ** 2 / 200).sum() < 45  # chi-square, 19 degrees of freedom, one in a thousand
 
 
-def test_a_sample_estimates_the_share():
-    table = find_circuits(TRAINED, X, XOR, sample=3000, rng=np.random.default_rng(0))
-    assert table.sampled
-    assert table.searched == 3000
-    assert len(table) == pytest.approx(40, abs=25)
+def test_a_draw_of_wide_layers_ends():
+    edges = sample_circuits((40, 1, 30, 1), 20, np.random.default_rng(0))
+    assert (edges[0] == 2**40 - 1).all()
+    for row in range(20):
+        circuit = Circuit((40, 1, 30, 1), tuple(tuple(map(int, part[row])) for part in edges))
+        assert Circuit.from_masks(circuit.sizes, circuit.masks()) == circuit
+
+
+def test_a_sample_estimates_the_number():
+    table = find_circuits(TRAINED, X, XOR, sample=1500, rng=np.random.default_rng(0))
+    assert (table.sampled, table.searched, table.space) == (True, 1500, 3000)
+    assert len(set(table)) == len(table)
+    number, error = table.estimate()
+    assert abs(number - 40) < 4 * error
+    whole = find_circuits(TRAINED, X, XOR, sample=3000, rng=np.random.default_rng(0))
+    assert not whole.sampled
+    assert whole.estimate() == (40, 0)
 
 
 def test_resume_gives_the_same_circuits(tmp_path):
@@ -175,12 +195,44 @@ def test_resume_gives_the_same_circuits(tmp_path):
     assert set(again) == set(find_circuits(TRAINED, X, XOR))
 
 
+def test_another_search_does_not_go_on_from_the_checkpoint(tmp_path):
+    find_circuits(TRAINED, X, XOR, checkpoint=Checkpoint(tmp_path, every_s=0))
+    other = MLP([-W for W in TRAINED.weights], TRAINED.biases)
+    for model, options in ((other, {}), (TRAINED, {"threshold": 0.5}), (TRAINED, {"include_all_nodes": True})):
+        again = find_circuits(model, X, XOR, checkpoint=Checkpoint(tmp_path), **options)
+        assert set(again) == set(find_circuits(model, X, XOR, **options))
+
+
+def test_pairs_in_blocks(monkeypatch):
+    table = find_circuits(TRAINED, X, XOR)
+    whole = table.within(), table.minimal(), table.comparable(), table.jaccard()
+    monkeypatch.setattr("iclr_interp.identifiability.search.PAIRS", 100)
+    for a, b in zip(whole, (table.within(), table.minimal(), table.comparable(), table.jaccard()), strict=True):
+        np.testing.assert_allclose(a, b)
+
+
+def test_no_accepted_circuit():
+    table = find_circuits(TRAINED, X, 1 - XOR)
+    assert len(table) == len(table.minimal()) == len(table.within()) == 0
+    assert np.isnan(table.jaccard())
+
+
+@pytest.mark.gpu
+def test_all_9625_on_the_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA")
+    options = {"threshold": -1.0, "include_all_nodes": True}
+    here, there = (find_circuits(TRAINED, X, XOR, device=device, **options) for device in ("cpu", "cuda"))
+    for name in ("accuracy", "agreement", "similarity"):
+        np.testing.assert_allclose(getattr(here, name), getattr(there, name), atol=1e-12)
+
+
 def test_tables_are_saved(tmp_path):
     table = find_circuits(TRAINED, X, XOR)
     table.save(tmp_path / "circuits.npz")
     with np.load(tmp_path / "circuits.npz") as file:
         np.testing.assert_array_equal(file["edges1"], table.edges[1])
-        assert file["searched"] == 3000
+        assert file["searched"] == file["space"] == 3000
 
 
 def test_too_large_a_search_says_how_large():
@@ -188,6 +240,16 @@ def test_too_large_a_search_says_how_large():
     with pytest.raises(SearchTooLargeError, match=r"2-5-5-1 has 1,247,432,400 circuits .* evaluate a sample"):
         find_circuits(model, X, XOR)
     assert find_circuits(model, X, XOR, sample=50, rng=np.random.default_rng(0)).searched == 50
+    with pytest.raises(SearchTooLargeError, match="leave out the circuits that keep every neuron"):
+        find_circuits(model, X, XOR, include_all_nodes=True)
+    sizes = (784, 128, 128, 1)
+    wide = MLP([np.ones((m, n)) for n, m in pairwise(sizes)], [np.ones(m) for m in sizes[1:]])
+    with pytest.raises(SearchTooLargeError, match=r"784-128-128-1 has over 2\^114534 circuits, .*head"):
+        find_circuits(wide, np.zeros((1, 784)), np.zeros((1, 1)))
+    with pytest.raises(InputError, match="64 neurons; circuits of at most 62"):
+        sample_circuits((64, 1, 1), 5, np.random.default_rng(0), include_all_nodes=True)
+    with pytest.raises(InputError, match="No circuit"):
+        sample_circuits((2, 2, 1), 5, np.random.default_rng(0), min_sparsity=0.9)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +276,8 @@ def test_masks_that_break_a_rule(masks, message):
         (X[:, :1], XOR, {}, "do not fit"),
         (X, np.ones((4, 2), int), {}, "do not fit"),
         (X, 0.5 + 0.0 * XOR, {}, "must be 0 or 1"),
+        (X[:2], XOR, {}, "do not fit"),
+        (X * np.nan, XOR, {}, "inputs hold NaN"),
         (X, XOR, {"sample": 5}, "generator rng"),
         (X, XOR, {"min_sparsity": 1.0}, "min_sparsity"),
     ],
@@ -221,3 +285,8 @@ def test_masks_that_break_a_rule(masks, message):
 def test_bad_searches(x, y, options, message):
     with pytest.raises(InputError, match=message):
         find_circuits(UNIQUE, x, y, **options)
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(Unavailable, match="'nonsense' cannot be used"):
+        find_circuits(UNIQUE, X, XOR, device="nonsense")

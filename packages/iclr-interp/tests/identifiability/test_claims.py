@@ -19,6 +19,7 @@ CASES = {
     "C7": (claims.no_setting_is_unique, {"networks": 2, "settings": {"quick": QUICK}}, {"unique": True}),
     "C8": (claims.digits_head, {"epochs": 30}, {"shuffled": True}),
     "C9": (claims.known_counts, {}, {"tilt": -0.9}),
+    "C10": (claims.fast_is_exact, {"stride": 60}, {"scale": 1.1}),
 }
 
 

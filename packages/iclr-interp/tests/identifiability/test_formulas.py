@@ -1,13 +1,22 @@
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 import torch
 
-from iclr_interp.identifiability.alignments import find_alignments, interchange_accuracy, neuron_sets
+from iclr_interp.identifiability.alignments import count_neuron_sets, find_alignments, interchange_accuracy, neuron_sets
 from iclr_interp.identifiability.examples import TRAINED, UNIQUE
-from iclr_interp.identifiability.formulas import candidate_formulas, parse_formula, skeletons
+from iclr_interp.identifiability.formulas import (
+    Formula,
+    _fewest_negations,
+    _negated,
+    candidate_formulas,
+    parse_formula,
+    skeletons,
+)
 from iclr_interp.identifiability.gates import GATES, corners, truth_table
+from iclr_interp.identifiability.networks import MLP
+from iclr_interp.identifiability.search import SearchTooLargeError
 from iclr_shared.errors import InputError
 
 X = corners(2)
@@ -29,6 +38,48 @@ def test_candidates_compute_their_gate(gate):
     for formula in formulas:
         np.testing.assert_array_equal(formula.evaluate(X), truth_table(gate))
     assert len(set(map(str, formulas))) == len(formulas)
+
+
+def by_trying_every_pattern(skeleton, table):
+    """Subsets of the nodes, numbered in preorder, in increasing size."""
+
+    def negated(node, nodes, at=0):
+        own, at, children = at, at + 1, []
+        for child in node.children:
+            child, at = negated(child, nodes, at)
+            children.append(child)
+        whole = Formula(node.kind, tuple(children), node.variable)
+        return (Formula("not", (whole,)) if own in nodes else whole), at
+
+    size = negated(skeleton, ())[1]
+    for number in range(size + 1):
+        for nodes in combinations(range(size), number):
+            formula = negated(skeleton, nodes)[0]
+            if (formula.evaluate(corners(2)) == table).all():
+                return formula
+    return None
+
+
+@pytest.mark.parametrize("gate", ["XOR", "IMP", "0101"])
+def test_negations_by_trying_every_pattern(gate):
+    tried = [by_trying_every_pattern(s, truth_table(gate)) for s in skeletons(2, 2, "all")]
+    assert candidate_formulas(gate, 2, "all") == [formula for formula in tried if formula is not None]
+
+
+def test_negations_of_deep_skeletons():
+    """31 nodes have 2^31 patterns."""
+    left, right = skeletons(2, 3)[-2:]
+    leaves, full = [0b1100, 0b1010], 0b1111  # bit x is corner x
+    nodes = _fewest_negations(Formula("or", (left, right)), 0b0110, leaves, full, {})
+    formula = _negated(Formula("or", (left, right)), set(nodes))[0]
+    np.testing.assert_array_equal(formula.evaluate(X), truth_table("XOR"))
+
+
+def test_bad_depths():
+    with pytest.raises(InputError, match="lower the depth"):
+        candidate_formulas("MAJORITY", 4)
+    with pytest.raises(InputError, match="depth must be at least 1"):
+        candidate_formulas("XOR", 0)
 
 
 def test_every_pair_finds_more():
@@ -122,9 +173,8 @@ def test_mappings_are_minimal_disjoint_and_perfect():
     every, minimal = (find_alignments(TRAINED, formulas, minimal=least) for least in (False, True))
     assert sum(map(len, minimal)) > 0
     for formula, whole, least in zip(formulas, every, minimal, strict=True):
-        assert set(least) <= set(whole)
+        assert set(least) == {m for m in whole if not any(other != m and other <= m for other in whole)}
         for mapping in least:
-            assert not any(other != mapping and other <= mapping for other in whole)
             assert len(sum(mapping.neurons, ())) == len(set(sum(mapping.neurons, ())))
             for node, neurons in zip(mapping.nodes, mapping.neurons, strict=True):
                 assert interchange_accuracy(TRAINED, formula, node, neurons) == 1
@@ -135,6 +185,27 @@ def test_mappings_are_minimal_disjoint_and_perfect():
 def test_neuron_sets():
     assert len(list(neuron_sets((2, 3, 3, 1)))) == 14
     assert len(list(neuron_sets((2, 3, 3, 1), distributed=True))) == 14 + 49
+    for sizes in ((2, 1), (2, 4, 1), (2, 3, 2, 3, 1)):
+        for wide in (False, True):
+            assert count_neuron_sets(sizes, wide) == len(list(neuron_sets(sizes, wide)))
+    broad = MLP([np.ones((20, 2)), np.ones((1, 20))], [np.ones(20), np.ones(1)])
+    with pytest.raises(SearchTooLargeError, match="1,048,575 sets of neurons"):
+        find_alignments(broad, parse_formula("(A+B)*B"))
+
+
+def test_nodes_and_neurons_that_are_not_there():
+    formula = parse_formula("(A+B)*¬(A*B)")
+    same = parse_formula("A+B")  # equal to a node of the formula, and no part of it
+    assert interchange_accuracy(UNIQUE, formula, same, ((1, 0),)) == 1
+    assert interchange_accuracy(UNIQUE, formula, same, ((1, 1),)) < 1
+    for node in (parse_formula("A*B"), formula):
+        with pytest.raises(InputError, match="is 0 of the nodes"):
+            interchange_accuracy(UNIQUE, formula, node, ((1, 0),))
+    with pytest.raises(InputError, match="is 2 of the nodes"):
+        interchange_accuracy(UNIQUE, parse_formula("(A*B)+(A*B)"), parse_formula("A*B"), ((1, 0),))
+    for neuron in ((0, 0), (2, 0), (1, 2), (1, -1)):
+        with pytest.raises(InputError, match="no hidden neuron"):
+            interchange_accuracy(UNIQUE, formula, same, (neuron,))
 
 
 def test_variables_that_the_network_lacks():

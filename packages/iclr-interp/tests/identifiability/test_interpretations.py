@@ -77,6 +77,8 @@ def test_completions_by_trying_all_gates():
 def test_separations():
     assert separations(np.array([0.0, 2.0, 2.0, 1.0])) == [(0.5, 0b1110), (1.5, 0b0110)]
     assert separations(np.ones(4)) == []
+    next_to_one = np.nextafter(1.0, 2.0)  # the midpoint is one of the two
+    assert separations(np.array([1.0, next_to_one]))[0][1] == 0b10
 
 
 def test_constant_neurons_carry_nothing():

@@ -25,7 +25,7 @@ def test_seeds_side_by_side_are_seeds_alone():
     together = train_gates(["OR"], (2, 2), (5, 6), QUICK)
     for seed, net in zip((5, 6), together, strict=True):
         [alone] = train_gates(["OR"], (2, 2), (seed,), QUICK)
-        assert alone.epochs == net.epochs
+        assert (alone.epochs, alone.accuracy, alone.converged) == (net.epochs, net.accuracy, net.converged)
         for a, b in zip(alone.model.weights, net.model.weights, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
@@ -100,11 +100,21 @@ def test_files(tmp_path):
     x = torch.as_tensor(corners(2), dtype=torch.float32)
     for model in (load(tmp_path / "net.pt"), from_torch(module)):
         torch.testing.assert_close(model(x).float(), module(x).detach())
+    assert load(tmp_path / "net.pt", "relu").activation == "relu"
     assert TRAINED.head(2).sizes == (3, 3, 1)
     (tmp_path / "bad.npz").write_bytes(b"x")
     for path in ("bad.npz", "missing.npz", "missing.pt"):
         with pytest.raises(InputError, match="holds no network"):
             load(tmp_path / path)
+
+
+def test_nested_and_idle_modules():
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    nested = torch.nn.Sequential(plain[:2], torch.nn.Dropout().eval(), torch.nn.Identity(), plain[2])
+    x = torch.as_tensor(corners(2))
+    torch.testing.assert_close(from_torch(nested)(x), from_torch(plain)(x))
+    with pytest.raises(InputError, match=r"Module 0\.1 is GELU"):
+        from_torch(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,8 @@ def test_files(tmp_path):
         ((torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)), "Module 1 is BatchNorm1d"),
         ((torch.nn.Linear(2, 2), torch.nn.Dropout(), torch.nn.Linear(2, 1)), "Module 1 is Dropout"),
         ((torch.nn.Conv1d(1, 1, 1),), "Module 0 is Conv1d"),
+        ((torch.nn.Bilinear(2, 2, 1),), "Module 0 is Bilinear"),
+        ((), "must end in a Linear"),
         ((torch.nn.Linear(2, 2), torch.nn.ReLU()), "must end in a Linear"),
         ((torch.nn.Linear(2, 2), torch.nn.LeakyReLU(0.2), torch.nn.Linear(2, 1)), "slope 0.2"),
         ((torch.nn.Linear(2, 1, bias=False),), "no bias"),

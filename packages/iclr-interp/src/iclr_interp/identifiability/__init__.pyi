@@ -5,7 +5,7 @@ from .gates import GATES, corners, dataset, truth_table
 from .interpretations import Interpretation, count_interpretations, iter_interpretations
 from .networks import MLP, from_torch, load
 from .report import Report, identifiability_report, whole_network
-from .search import CircuitTable, SearchTooLargeError, circuit_activations, find_circuits, masked_outputs
+from .search import CircuitTable, SearchTooLargeError, circuit_activations, find_circuits, masked_outputs, search_space
 from .training import NotConvergedError, Trained, Training, train_gates
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "masked_outputs",
     "parse_formula",
     "sample_circuits",
+    "search_space",
     "skeletons",
     "train_gates",
     "truth_table",

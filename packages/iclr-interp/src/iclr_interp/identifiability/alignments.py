@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,11 @@ from jaxtyping import Bool, Int, Real
 from iclr_interp.identifiability.formulas import Formula
 from iclr_interp.identifiability.gates import corners
 from iclr_interp.identifiability.networks import MLP
+from iclr_interp.identifiability.search import SearchTooLargeError
 from iclr_shared.errors import InputError
+
+#: Sets of neurons tried at most, and run at once.
+MOST, BLOCK = 300_000, 4096
 
 type Neurons = tuple[tuple[int, int], ...]
 """Layer and index of hidden neurons, ascending."""
@@ -51,6 +56,13 @@ def neuron_sets(sizes: Sequence[int], distributed: bool = False) -> Iterator[Neu
             yield tuple((first + offset, i) for offset, layer in enumerate(choice) for i in layer)
 
 
+def count_neuron_sets(sizes: Sequence[int], distributed: bool = False) -> int:
+    """How many sets `neuron_sets` gives."""
+    counts = [2**n - 1 for n in sizes[1:-1]]
+    spans = [(a, b) for a in range(len(counts)) for b in range(a, len(counts)) if distributed or a == b]
+    return sum(prod(counts[a : b + 1]) for a, b in spans)
+
+
 def patched_bits(
     model: MLP, sets: Sequence[Neurons], x: Real[np.ndarray, "X n0"], pairs: Int[np.ndarray, "P 2"]
 ) -> Bool[np.ndarray, "sets P"]:
@@ -87,13 +99,28 @@ def interchange_accuracy(
     Args:
         model: with one output.
         formula: the algorithm.
-        node: one of its ``inner_nodes()``.
+        node: one of its ``inner_nodes()``, or equal to just one of them.
         neurons: where the node is supposed to sit.
         pairs: all ordered pairs of different corners; or each once, as in the official code.
+
+    Raises:
+        InputError: if the formula has no such node, or the network no such neuron.
     """
     x = _inputs(model, formula)
-    chosen = _pairs(len(x), pairs)
+    chosen, node = _pairs(len(x), pairs), _occurrence(formula, node)
+    for layer, i in neurons:
+        if not (1 <= layer < len(model.sizes) - 1 and 0 <= i < model.sizes[layer]):
+            raise InputError(f"The network of sizes {model.sizes} has no hidden neuron {i} in layer {layer}.")
     return float((patched_bits(model, [neurons], x, chosen)[0] == intervened_bits(formula, node, x, chosen)).mean())
+
+
+def _occurrence(formula: Formula, node: Formula) -> Formula:
+    nodes = formula.inner_nodes()
+    same = [one for one in nodes if one is node] or [one for one in nodes if one == node]
+    if len(same) != 1:
+        named = ", ".join(map(str, nodes)) or "none"
+        raise InputError(f"{node} is {len(same)} of the nodes of {formula} to be located ({named}); take one of these.")
+    return same[0]
 
 
 def _inputs(model: MLP, *formulas: Formula) -> np.ndarray:
@@ -135,11 +162,24 @@ def find_alignments(
 
     Returns:
         A list for each formula; a formula without inner nodes has the empty mapping if it computes the network's bits.
+
+    Raises:
+        SearchTooLargeError: if there are over `MOST` sets of neurons.
+        InputError: if the network has several outputs, or a formula more variables than it has inputs.
     """
     formulas = [formulas] if isinstance(formulas, Formula) else list(formulas)
     x = _inputs(model, *formulas)
-    chosen, sets = _pairs(len(x), pairs), list(neuron_sets(model.sizes, distributed))
-    outputs = patched_bits(model, sets, x, chosen)
+    chosen = _pairs(len(x), pairs)
+    if (number := count_neuron_sets(model.sizes, distributed)) > MOST:
+        raise SearchTooLargeError(
+            f"A network of sizes {model.sizes} has {number:,} sets of neurons, more than {MOST:,}; take a head"
+            + (" or sets within one layer." if distributed else ".")
+        )
+    sets = list(neuron_sets(model.sizes, distributed))
+    outputs = np.concatenate(
+        [np.zeros((0, len(chosen)), bool)]
+        + [patched_bits(model, sets[i : i + BLOCK], x, chosen) for i in range(0, len(sets), BLOCK)]
+    )
     plain = (model(torch.as_tensor(x, dtype=torch.float64))[:, 0] > 0.5).numpy()
     found = []
     for formula in formulas:
@@ -147,15 +187,26 @@ def find_alignments(
         if not nodes:
             found.append([Mapping((), ())] if (formula.evaluate(x) == plain).all() else [])
             continue
-        accepted = []
-        for node in nodes:
-            right = (outputs == intervened_bits(formula, node, x, chosen)).all(1)
-            accepted.append([sets[i] for i in np.flatnonzero(right)])
-        found.append(_combined(nodes, accepted, minimal))
+        accepted: list[list[Neurons]] = []
+        if len(nodes) <= sum(model.sizes[1:-1]):  # one neuron each at least
+            for node in nodes:
+                right = (outputs == intervened_bits(formula, node, x, chosen)).all(1)
+                accepted.append([sets[i] for i in np.flatnonzero(right)])
+                if not accepted[-1]:
+                    break
+        found.append(_combined(nodes, accepted, minimal) if accepted and accepted[-1] else [])
     return found
 
 
 def _combined(nodes: tuple[Formula, ...], accepted: list[list[Neurons]], minimal: bool) -> list[Mapping]:
+    """Disjoint choices of a set for each node.
+
+    Any part of a mapping whose sets are accepted is a mapping too: its sets stay disjoint. So the minimal mappings are
+    the disjoint choices of sets that contain no other accepted one, and the rest need not be listed.
+    """
+    if minimal:
+        accepted = [[s for s in sets if not any(set(other) < set(s) for other in sets)] for sets in accepted]
+
     def extend(chosen: tuple[Neurons, ...], used: frozenset) -> Iterator[Mapping]:
         if len(chosen) == len(nodes):
             yield Mapping(nodes, chosen)
@@ -164,7 +215,4 @@ def _combined(nodes: tuple[Formula, ...], accepted: list[list[Neurons]], minimal
             if used.isdisjoint(neurons):
                 yield from extend((*chosen, neurons), used | set(neurons))
 
-    mappings = list(extend((), frozenset()))
-    if not minimal:
-        return mappings
-    return [m for m in mappings if not any(other != m and other <= m for other in mappings)]
+    return list(extend((), frozenset()))

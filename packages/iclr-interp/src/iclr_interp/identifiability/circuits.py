@@ -5,16 +5,21 @@ it sends to it. A hidden neuron without incoming edges is not in the circuit; ev
 somewhere.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, product
+from itertools import accumulate, combinations, product
 from math import comb
+from random import Random
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from iclr_shared.errors import InputError
+
+#: Neurons of a layer that sends, at most.
+WIDEST = 62
 
 
 @cache
@@ -41,16 +46,25 @@ def count_circuits(sizes: Sequence[int], include_all_nodes: bool = False, min_sp
     Raises:
         InputError: for sizes below 1 or a share outside [0, 1).
     """
+    return sum(ways for _, ways in _ways(sizes, include_all_nodes, min_sparsity))
+
+
+def _ways(sizes: Sequence[int], include_all_nodes: bool, min_sparsity: float) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The numbers of active neurons of all layers, and how many circuits have them."""
     _check_space(sizes, min_sparsity)
-    total = 0
     for active in product(*(range(1, n + 1) for n in sizes[1:-1])):
         if _allowed(sizes, active, include_all_nodes, min_sparsity):
             k = (sizes[0], *active, sizes[-1])
             ways = 1
             for n, a, before in zip(sizes[1:], k[1:], k[:-1], strict=True):
                 ways *= comb(n, a) * covering_matrices(a, before)
-            total += ways
-    return total
+            yield k, ways
+
+
+def bits_at_least(sizes: Sequence[int], min_sparsity: float = 0.0) -> int:
+    """A quick lower bound of the binary logarithm of the number of circuits: a full row and column, the rest free."""
+    k = [sizes[0], *(max(1, int(n * (1 - min_sparsity)) - 1) for n in sizes[1:-1]), sizes[-1]]
+    return sum((a - 1) * (b - 1) for a, b in zip(k[1:], k, strict=False))
 
 
 def _check_space(sizes: Sequence[int], min_sparsity: float) -> None:
@@ -60,11 +74,20 @@ def _check_space(sizes: Sequence[int], min_sparsity: float) -> None:
         raise InputError(f"min_sparsity must be in [0, 1), got {min_sparsity}.")
 
 
+def _check_width(sizes: Sequence[int]) -> None:
+    """Edges into a neuron are the bits of one integer."""
+    if max(sizes[:-1]) > WIDEST:
+        raise InputError(
+            f"A layer has {max(sizes[:-1])} neurons; circuits of at most {WIDEST} are stored. Take a head."
+        )
+
+
 def node_masks(
     sizes: Sequence[int], include_all_nodes: bool = False, min_sparsity: float = 0.0
 ) -> Iterator[tuple[tuple[int, ...], ...]]:
     """The active neurons of all layers, for every allowed choice of hidden ones; layers without one do not occur."""
     _check_space(sizes, min_sparsity)
+    _check_width(sizes)
     choices = [[c for k in range(1, n + 1) for c in combinations(range(n), k)] for n in sizes[1:-1]]
     for hidden in product(*choices):
         if _allowed(sizes, [len(layer) for layer in hidden], include_all_nodes, min_sparsity):
@@ -72,19 +95,26 @@ def node_masks(
 
 
 @cache
-def _edge_choices(rows: int, columns: tuple[int, ...]) -> Int[np.ndarray, "choices rows"]:
-    """All ways in which `rows` neurons can receive from `columns`, each from some and each column to some."""
-    bits = np.array([sum(1 << j for i, j in enumerate(columns) if s >> i & 1) for s in range(1, 2 ** len(columns))])
-    every = sum(1 << j for j in columns)
-    grid = np.stack(np.meshgrid(*[bits] * rows, indexing="ij"), -1).reshape(-1, rows)
-    return grid[np.bitwise_or.reduce(grid, 1) == every]
+def edge_sets(rows: int, senders: int) -> Int[np.ndarray, "choices rows"]:
+    """All ways in which `rows` neurons can receive from `senders`, each from some and each sender to some.
+
+    Entries are sets of senders as bits. Of rows and columns the fewer are the long ones to go through.
+    """
+    if rows < senders:
+        columns = edge_sets(senders, rows)
+        return sum((columns[:, [j]] >> np.arange(rows) & 1) << j for j in range(senders))
+    every = 2**senders - 1
+    grid = np.indices((every,) * rows).reshape(rows, -1).T + 1
+    return np.ascontiguousarray(grid[np.bitwise_or.reduce(grid, 1) == every])
 
 
-def edge_choices(layer: tuple[int, ...], before: tuple[int, ...], size: int) -> Int[np.ndarray, "choices size"]:
-    """Incoming edges of a whole layer of `size` neurons, of which `layer` is active, for every valid choice."""
-    chosen = _edge_choices(len(layer), before)
-    whole = np.zeros((len(chosen), size), chosen.dtype)
-    whole[:, layer] = chosen
+def spread(
+    chosen: Int[np.ndarray, "choices active"], layer: Sequence[int], before: Sequence[int], size: int
+) -> Int[np.ndarray, "choices size"]:
+    """Sets of active senders of active neurons, written as incoming edges of the whole layer of `size` neurons."""
+    whole = np.zeros((len(chosen), size), int)
+    for i, j in enumerate(before):
+        whole[:, layer] |= (chosen >> i & 1) << j
     return whole
 
 
@@ -149,7 +179,10 @@ def enumerate_circuits(
 ) -> Iterator[Circuit]:
     """All valid circuits, one by one; `find_circuits` evaluates them in blocks."""
     for nodes in node_masks(sizes, include_all_nodes, min_sparsity):
-        layers = [edge_choices(nodes[i], nodes[i - 1], sizes[i]).tolist() for i in range(1, len(sizes))]
+        layers = [
+            spread(edge_sets(len(nodes[i]), len(nodes[i - 1])), nodes[i], nodes[i - 1], sizes[i]).tolist()
+            for i in range(1, len(sizes))
+        ]
         for edges in product(*layers):
             yield Circuit(tuple(sizes), tuple(map(tuple, edges)))
 
@@ -163,28 +196,53 @@ def sample_circuits(
 ) -> list[Int[np.ndarray, "number _"]]:
     """Circuits drawn uniformly, with replacement, where there are too many to list.
 
+    The numbers of active neurons are drawn by their exact shares of the closed form, then the neurons, then the edges
+    row by row: no draw is thrown away.
+
     Returns:
         For each linear layer the incoming edges, ``(number, n_l)``.
+
+    Raises:
+        InputError: if no circuit is allowed.
     """
-    choices, weights = [], []
-    for active in product(*(range(1, n + 1) for n in sizes[1:-1])):
-        if _allowed(sizes, active, include_all_nodes, min_sparsity):
-            k = (sizes[0], *active, sizes[-1])
-            ways = 1
-            for n, a, before in zip(sizes[1:], k[1:], k[:-1], strict=True):
-                ways *= comb(n, a) * covering_matrices(a, before)
-            choices.append(k)
-            weights.append(float(ways))
-    drawn = rng.choice(len(choices), number, p=np.array(weights) / np.sum(weights))
+    _check_width(sizes)
+    every = list(_ways(sizes, include_all_nodes, min_sparsity))
+    if not every:
+        raise InputError(f"No circuit of sizes {tuple(sizes)} masks more than {min_sparsity} of the hidden neurons.")
+    numbers, ways = zip(*every, strict=True)
+    limits, random = list(accumulate(ways)), Random(int(rng.integers(2**63)))
     edges = [np.zeros((number, n), int) for n in sizes[1:]]
-    for row, choice in enumerate(drawn):
-        k, before = choices[choice], np.arange(sizes[0])
+    for row in range(number):
+        k, before = numbers[bisect_right(limits, random.randrange(limits[-1]))], tuple(range(sizes[0]))
         for layer, n in enumerate(sizes[1:]):
-            nodes = np.sort(rng.choice(n, k[layer + 1], replace=False))
-            while True:  # rejection: rows are never empty, columns seldom
-                mask = rng.integers(0, 2, (len(nodes), len(before)))
-                if mask.any(0).all() and mask.any(1).all():
-                    break
-            edges[layer][row, nodes] = mask @ (1 << before)
+            nodes = tuple(sorted(random.sample(range(n), k[layer + 1])))
+            for i, senders in zip(nodes, _covering(len(nodes), len(before), random), strict=True):
+                edges[layer][row, i] = sum(1 << before[j] for j in senders)
             before = nodes
     return edges
+
+
+@cache
+def _covers(rows: int, columns: int, uncovered: int) -> int:
+    """Ways in which `rows` non-empty sets of columns cover at least the `uncovered` ones."""
+    return sum((-1) ** i * comb(uncovered, i) * (2 ** (columns - i) - 1) ** rows for i in range(uncovered + 1))
+
+
+def _covering(rows: int, columns: int, random: Random) -> list[list[int]]:
+    """A uniform draw of the matrices that `covering_matrices` counts, row by row: the columns of each."""
+    covered: list[int] = []
+    uncovered, drawn = list(range(columns)), []
+    for left in range(rows - 1, -1, -1):
+        at = random.randrange(_covers(left + 1, columns, len(uncovered)))
+        for fresh in range(len(uncovered) + 1):
+            again = 2 ** len(covered) - (fresh == 0)
+            ways = comb(len(uncovered), fresh) * again * _covers(left, columns, len(uncovered) - fresh)
+            if at < ways:
+                break
+            at -= ways
+        new = random.sample(uncovered, fresh)
+        bits = random.randrange(2 ** len(covered) - again, 2 ** len(covered))
+        drawn.append(new + [column for i, column in enumerate(covered) if bits >> i & 1])
+        covered += new
+        uncovered = [column for column in uncovered if column not in new]
+    return drawn

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,9 @@ from jaxtyping import Int
 
 from iclr_interp.identifiability.gates import corners, truth_table
 from iclr_shared.errors import InputError
+
+#: Formulas of a depth, at most.
+MOST = 500_000
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,18 @@ def skeletons(variables: int, depth: int, pairs: Literal["official", "all"] = "o
         depth: largest number of gates on a path.
         pairs: ``"official"`` takes a pair of children only if the string of the deeper one comes first, which loses
             some pairs of unequal depth; ``"all"`` takes every unordered pair of different children.
+
+    Raises:
+        InputError: if there are over `MOST`.
     """
     levels = [[Formula("variable", variable=i) for i in range(variables)]]
     for d in range(1, depth + 1):
-        level = []
+        level, last = [], len(levels[-1])
+        number = last * (last - 1) + 2 * last * sum(map(len, levels[:-1]))
+        if number > MOST:
+            raise InputError(
+                f"There may be {number:,} formulas of depth {d} over {variables} variables; lower the depth."
+            )
         for i in range(d):
             for f in levels[d - 1]:
                 for g in levels[i]:
@@ -110,37 +122,77 @@ def candidate_formulas(
     table = truth_table(gate)
     variables = len(table).bit_length() - 1
     x = corners(variables)
-    leaves = [sum(1 << int(i) for i in np.flatnonzero(x[:, v])) for v in range(variables)]
-    wanted = sum(1 << int(i) for i in np.flatnonzero(table))
-    full = 2 ** len(table) - 1
+    leaves = [_number(x[:, v]) for v in range(variables)]
+    wanted, full, known = _number(table), 2 ** len(table) - 1, {}
     found = []
     for skeleton in skeletons(variables, max_depth, pairs):
-        size = _size(skeleton)
-        values = _tables(skeleton, np.arange(2**size), leaves, full)[0]
-        right = np.flatnonzero(values == wanted)
-        if len(right):
-            patterns = [sorted(i for i in range(size) if int(pattern) >> i & 1) for pattern in right]
-            best = min(patterns, key=lambda nodes: (len(nodes), nodes))
-            found.append(_negated(skeleton, set(best))[0])
+        nodes = _fewest_negations(skeleton, wanted, leaves, full, known)
+        if nodes is not None:
+            found.append(_negated(skeleton, set(nodes))[0])
     return found
+
+
+def _number(bits: np.ndarray) -> int:
+    return sum(1 << int(i) for i in np.flatnonzero(bits))
 
 
 def _size(formula: Formula) -> int:
     return 1 + sum(map(_size, formula.children))
 
 
-def _tables(
-    formula: Formula, patterns: np.ndarray, leaves: list[int], full: int, at: int = 0
-) -> tuple[np.ndarray, int]:
-    """Truth tables under every pattern of negations; bit i of a pattern negates the i-th node in preorder."""
-    own, at = at, at + 1
+type Negations = dict[int, tuple[int, ...]]
+"""By truth table the nodes to negate, numbered in preorder: the fewest, of these the first in lexicographic order."""
+
+
+def _fewest_negations(
+    skeleton: Formula, wanted: int, leaves: Sequence[int], full: int, known: dict[int, Negations]
+) -> tuple[int, ...] | None:
+    """The negations of a skeleton that give one truth table; None if none does.
+
+    The best of a tree is made of the best of its two halves: the number of negations adds up, and of equally many the
+    first in order is the first on the left, then on the right.
+    """
+    if skeleton.kind == "variable":
+        return {leaves[skeleton.variable]: (), full ^ leaves[skeleton.variable]: (0,)}.get(wanted)
+    left, right = (_negations(child, leaves, full, known) for child in skeleton.children)
+    a, b = (np.array(list(half)) for half in (left, right))
+    values = a[:, None] & b if skeleton.kind == "and" else a[:, None] | b
+    count = np.add.outer([len(nodes) for nodes in left.values()], [len(nodes) for nodes in right.values()])
+    count = np.where(values == wanted, count, np.where(values == full ^ wanted, count + 1, np.iinfo(int).max))
+    if count.min() == np.iinfo(int).max:
+        return None
+    best, (halves, shift) = (
+        count.min(),
+        (list(map(list, (left.values(), right.values()))), 1 + _size(skeleton.children[0])),
+    )
+    return min(
+        (*(() if values[i, j] == wanted else (0,)), *(1 + k for k in halves[0][i]), *(shift + k for k in halves[1][j]))
+        for i, j in np.argwhere(count == best)
+    )
+
+
+def _negations(formula: Formula, leaves: Sequence[int], full: int, known: dict[int, Negations]) -> Negations:
+    """Of a part of skeletons, every table that it can have; `known` remembers parts by identity."""
+    if id(formula) in known:
+        return known[id(formula)]
     if formula.kind == "variable":
-        values = np.full(len(patterns), leaves[formula.variable])
+        plain: Negations = {leaves[formula.variable]: ()}
     else:
-        left, at = _tables(formula.children[0], patterns, leaves, full, at)
-        right, at = _tables(formula.children[1], patterns, leaves, full, at)
-        values = left & right if formula.kind == "and" else left | right
-    return np.where(patterns >> own & 1, full ^ values, values), at
+        plain, shift = {}, 1 + _size(formula.children[0])
+        left, right = (_negations(child, leaves, full, known) for child in formula.children)
+        for (a, first), (b, second) in product(left.items(), right.items()):
+            table = a & b if formula.kind == "and" else a | b
+            _keep(plain, table, (*(1 + k for k in first), *(shift + k for k in second)))
+    found = dict(plain)
+    for table, nodes in plain.items():
+        _keep(found, full ^ table, (0, *nodes))
+    known[id(formula)] = found
+    return found
+
+
+def _keep(found: Negations, table: int, nodes: tuple[int, ...]) -> None:
+    if table not in found or (len(nodes), nodes) < (len(found[table]), found[table]):
+        found[table] = nodes
 
 
 def _negated(formula: Formula, nodes: set[int], at: int = 0) -> tuple[Formula, int]:

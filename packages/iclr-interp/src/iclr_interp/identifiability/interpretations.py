@@ -5,7 +5,7 @@ Truth tables over the 2^n corners are integers; bit x is the value on corner x.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -44,8 +44,7 @@ class Interpretation:
 def separations(values: Float[np.ndarray, " X"]) -> list[tuple[float, int]]:
     """Thresholds between adjacent distinct values and the truth tables they give; none for a constant."""
     levels = np.unique(values)
-    cuts = (levels[:-1] + levels[1:]) / 2
-    return [(float(cut), sum(1 << int(x) for x in np.flatnonzero(values > cut))) for cut in cuts]
+    return [(float((a + b) / 2), sum(1 << int(x) for x in np.flatnonzero(values >= b))) for a, b in pairwise(levels)]
 
 
 def completions(table: int, parents: Sequence[int], corners: int) -> int:

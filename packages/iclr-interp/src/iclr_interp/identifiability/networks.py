@@ -1,7 +1,7 @@
 """Small multilayer perceptrons as plain weights: from torch modules and files, run with and without interventions."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,10 +106,13 @@ class MLP:
             np.savez(file, **arrays, activation=np.array(self.activation))
 
 
-def load(path: str | os.PathLike[str]) -> MLP:
+def load(path: str | os.PathLike[str], activation: str | None = None) -> MLP:
     """A network from what `MLP.save` wrote, or from a torch state dict (``.pt``, ``.pth``) of `Linear` layers in order.
 
-    A state dict does not tell the activation; leaky ReLU is assumed.
+    Args:
+        path: of the file.
+        activation: of hidden layers; None takes what the file says, and leaky ReLU where it says nothing, as a state
+            dict never does.
 
     Raises:
         InputError: if the file is missing or holds none.
@@ -119,11 +122,13 @@ def load(path: str | os.PathLike[str]) -> MLP:
         if path.suffix in (".pt", ".pth"):
             state = torch.load(path, map_location="cpu", weights_only=True)
             weights = [value for name, value in state.items() if name.endswith("weight")]
-            return MLP(weights, [value for name, value in state.items() if name.endswith("bias")])
+            biases = [value for name, value in state.items() if name.endswith("bias")]
+            return MLP(weights, biases, activation or "leaky_relu")
         with np.load(path) as file:
             count = sum(name.startswith("w") for name in file.files)
-            activation = str(file["activation"]) if "activation" in file.files else "leaky_relu"
-            return MLP([file[f"w{i}"] for i in range(count)], [file[f"b{i}"] for i in range(count)], activation)
+            written = str(file["activation"]) if "activation" in file.files else "leaky_relu"
+            weights, biases = ([file[f"{letter}{i}"] for i in range(count)] for letter in "wb")
+            return MLP(weights, biases, activation or written)
     except InputError:
         raise
     except Exception as error:
@@ -135,26 +140,40 @@ def load(path: str | os.PathLike[str]) -> MLP:
 def from_torch(module: torch.nn.Module) -> MLP:
     """A network from a `torch.nn.Sequential` of `Linear` layers with one elementwise activation between them.
 
+    Sequentials may be nested; `Identity`, and `Dropout` in evaluation mode, are passed over.
+
     Raises:
         InputError: naming the first module that is something else.
     """
-    parts = list(module) if isinstance(module, torch.nn.Sequential) else [module]
+    parts = [(name, part) for name, part in _leaves(module) if not _idle(part)]
     names = set()
-    for position, part in enumerate(parts):
+    for position, (name, part) in enumerate(parts):
         linear = isinstance(part, torch.nn.Linear)
         if linear != (position % 2 == 0) or not (linear or type(part) in _MODULES):
             raise InputError(
-                f"Module {position} is {type(part).__name__}: only Linear layers with an elementwise activation "
+                f"Module {name} is {type(part).__name__}: only Linear layers with an elementwise activation "
                 "(LeakyReLU, ReLU, Tanh, Sigmoid) between them can be analysed."
             )
         if isinstance(part, torch.nn.LeakyReLU) and part.negative_slope != 0.01:
-            raise InputError(f"Module {position} has the slope {part.negative_slope}; only 0.01 is known.")
+            raise InputError(f"Module {name} has the slope {part.negative_slope}; only 0.01 is known.")
         if not linear:
             names.add(_MODULES[type(part)])
         elif part.bias is None:
-            raise InputError(f"Module {position} has no bias; give it one of zeros.")
+            raise InputError(f"Module {name} has no bias; give it one of zeros.")
     if len(parts) % 2 == 0 or len(names) > 1:
         raise InputError("The network must end in a Linear layer and have one kind of activation.")
-    layers = parts[::2]
+    layers = [part for _, part in parts[::2]]
     weights, biases = ([getattr(layer, name).detach().cpu() for layer in layers] for name in ("weight", "bias"))
     return MLP(weights, biases, names.pop() if names else "leaky_relu")
+
+
+def _leaves(module: torch.nn.Module, name: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    if not isinstance(module, torch.nn.Sequential):
+        yield name or "0", module
+        return
+    for child_name, child in module.named_children():
+        yield from _leaves(child, f"{name}.{child_name}" if name else child_name)
+
+
+def _idle(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Identity) or (isinstance(module, torch.nn.Dropout) and not module.training)

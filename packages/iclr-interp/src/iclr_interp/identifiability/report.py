@@ -39,8 +39,16 @@ class Report:
     mappings: tuple[tuple[Mapping, ...], ...]
 
     @property
+    def identifiable(self) -> dict[str, bool | None]:
+        """The four verdicts: whether there is exactly one; None where a sample cannot tell."""
+        found: dict[str, bool | None] = {name: count == 1 for name, count in self.counts.items()}
+        if self.circuits.sampled:
+            found |= {name: None if self.counts[name] < 2 else False for name in ("circuits", "interpretations")}
+        return found
+
+    @property
     def counts(self) -> dict[str, int]:
-        """The four counts; an explanation is identifiable where its count is 1."""
+        """The four counts; those of circuits and interpretations are of the sample if only one was evaluated."""
         return {
             "circuits": len(self.circuits),
             "interpretations": sum(self.interpretations),
@@ -60,8 +68,10 @@ class Report:
         }
         table = self.circuits
         summary: dict[str, Any] = {"sizes": list(table.sizes), "counts": self.counts}
-        summary["identifiable"] = {name: count == 1 for name, count in self.counts.items()}
-        summary |= {"circuits searched": table.searched, "sampled": table.sampled, "candidates": len(self.formulas)}
+        summary |= {"identifiable": self.identifiable, "candidates": len(self.formulas)}
+        summary |= {"circuits searched": table.searched, "circuits in the space": table.space}
+        if table.sampled:
+            summary |= dict(zip(("estimated circuits", "standard error"), table.estimate(), strict=True))
         if len(table) > 1:
             summary |= {"mean Jaccard": table.jaccard(), "share of comparable pairs": table.comparable()}
         summary |= {"minimal circuits": int(table.minimal().sum()) if len(table) else 0}

@@ -134,7 +134,7 @@ def train_gates(
                 done[i] = MLP(*layers, activation), float(loss[i]), epoch
         if len(done) == len(seeds):
             break
-    return [_judged(*done[i], gates, seed, rngs[i], training) for i, seed in enumerate(seeds)]
+    return [_judged(*done[i], gates, seed, training) for i, seed in enumerate(seeds)]
 
 
 def _initial(sizes, seeds) -> tuple[list[Any], list[Any]]:
@@ -151,7 +151,8 @@ def _initial(sizes, seeds) -> tuple[list[Any], list[Any]]:
     return W, b
 
 
-def _judged(model, loss, epochs, gates, seed, rng, training) -> Trained:
+def _judged(model, loss, epochs, gates, seed, training) -> Trained:
+    rng = np.random.default_rng([seed, 1])
     x, y = dataset(gates, training.val_repeats, rng, training.noise, training.skewed)
     accuracy = float((model(torch.as_tensor(x)).round().numpy() == y).mean())
     return Trained(model, seed, loss, accuracy, epochs, accuracy >= 0.99 and loss <= training.loss_target)
