@@ -96,6 +96,7 @@ def test_a_damaged_checkpoint_is_passed_over(checkpoint, damage):
 def test_a_half_written_checkpoint_does_not_count(checkpoint):
     checkpoint.save(1, {"x": 1})
     (checkpoint.folder / "step-2.tmp").mkdir()
+    assert checkpoint.steps() == [1]
     assert checkpoint.latest()[0] == 1
     checkpoint.save(2, {"x": 2})
     assert checkpoint.latest() == (2, {"x": 2})

@@ -122,6 +122,9 @@ def test_resume_gives_the_same_sequence(bandit, tmp_path, method, options):
 def test_a_killed_run_that_saved_nothing_starts_again(bandit, tmp_path):
     trainer = AFedPG(env_fn=bandit, **SMALL)
     (tmp_path / "settings.json").write_text(trainer.settings.to_json())
+    half = tmp_path / "checkpoint" / "step-1.tmp"  # the kill came during the first save
+    half.mkdir(parents=True)
+    (half / "manifest.json").write_text("{}")
     again = AFedPG.resume(tmp_path, env_fn=bandit).run(max_updates=3)
     assert (again.policy.theta == trainer.run(max_updates=3).policy.theta).all()
 

@@ -13,7 +13,8 @@ from scipy.integrate import solve_ivp
 from iclr_dynamics.function_space import gap, layer_scale, limit, rate, riccati, step, time_to_gap
 
 norms = st.one_of(st.just(0.0), st.floats(1e-12, 1e3))
-targets = st.one_of(st.just(0.0), st.floats(-50.0, 50.0))
+# XLA flushes subnormal numbers to zero.
+targets = st.one_of(st.just(0.0), st.floats(-50.0, 50.0, allow_subnormal=False))
 gains = st.floats(1e-3, 10.0)
 
 
@@ -100,7 +101,7 @@ def test_time_to_gap_inverts_gap(P0, M0, gain, target, fraction):
     start = P0 - M0 - 2 * target
     size = fraction * abs(start)
     t = reach(P0, M0, gain, target, size)
-    if size == 0:
+    if size < np.finfo(float).tiny:
         return
     if np.isinf(t):
         end = limit(P0, M0, target)

@@ -61,7 +61,7 @@ class Checkpoint:
         final = self.folder / f"step-{step}"
         shutil.rmtree(final, ignore_errors=True)
         os.replace(temporary, final)
-        for old in self._steps()[self.keep :]:
+        for old in self.steps()[self.keep :]:
             shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
         self._saved = time.monotonic()
 
@@ -70,14 +70,15 @@ class Checkpoint:
 
         A state whose files do not match their checksums is passed over for the one before it.
         """
-        for step in self._steps():
+        for step in self.steps():
             try:
                 return step, self._load(self.folder / f"step-{step}")
             except (OSError, ValueError, KeyError):
                 continue
         return None
 
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
+        """The numbers of the states that are there, newest first, whether they verify or not."""
         names = (re.fullmatch(r"step-(\d+)", p.name) for p in self.folder.glob("step-*"))
         return sorted((int(m[1]) for m in names if m), reverse=True)
 

@@ -226,10 +226,10 @@ class AFedPG:
             InputError: if there is no run, or its checkpoint is damaged.
         """
         settings = _read_settings(folder, env_fn, clock)
-        kept = Path(folder) / "checkpoint"
-        found = Checkpoint(kept).latest()
-        if found is None and any(kept.glob("step-*")):
-            raise InputError(f"No checkpoint in {kept} is complete; remove it to train from the beginning.")
+        kept = Checkpoint(Path(folder) / "checkpoint")
+        found = kept.latest()
+        if found is None and kept.steps():
+            raise InputError(f"No checkpoint in {kept.folder} is complete; remove it to train from the beginning.")
         trainer = cls.__new__(cls)
         trainer._begin(settings)
         if found is not None:
