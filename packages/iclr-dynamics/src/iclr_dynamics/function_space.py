@@ -212,7 +212,8 @@ def _fractions(P0: Array, M0: Array, gain: Array, target: Array, t: Array) -> tu
     e = jnp.maximum(jnp.exp(-2 * x * R), 4 * jnp.finfo(x.dtype).tiny)
     # At R = 0 the values are 1, 1 and gain t; the further terms carry the gradients there.
     turn = x * x * P0 * M0 / 2
-    phi = jnp.where(algebraic, x * (1 + turn / 3), -jnp.expm1(-2 * x * R) / twice)
+    bend = jnp.where(algebraic, 1 + turn / 3, _ratio_to_argument(jnp.expm1, -2 * x * R))
+    phi = x * bend
     upper = jnp.where(algebraic, 1 + x * target + turn, plus / twice + minus / twice * e)
     lower = jnp.where(algebraic, 1 - x * target + turn, minus / twice + plus / twice * e)
     return e, upper + M0 * phi, lower + P0 * phi
