@@ -31,10 +31,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert os.listdir(tmp_path) == ["file.npz"]
 
 
-def test_a_folder_that_cannot_be_written_says_so(tmp_path):
+@pytest.mark.parametrize("place", ["file/x", "folder", "a" * 300])
+def test_a_place_that_cannot_be_written_says_so(tmp_path, place):
     (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="Choose another output place"):
-        atomic_write(tmp_path / "file" / "x", "")
+        atomic_write(tmp_path / place, "")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_no_name_to_write():
+    with pytest.raises(InputError, match="no file's name"):
+        atomic_write("", "")
 
 
 def test_a_lock_names_its_holder_and_is_released(tmp_path):

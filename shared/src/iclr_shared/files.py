@@ -9,6 +9,11 @@ from pathlib import Path
 
 from iclr_shared.errors import InputError
 
+_PLACE = {
+    errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG
+}  # fmt: skip
+"""What the choice of the path is to blame for."""
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -17,10 +22,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     The data is flushed to disk before the rename, and the folder after it; on an error nothing is left behind.
 
     Raises:
-        InputError: if the folder cannot be written.
+        InputError: if the folder cannot be written, or `path` cannot be a file's.
         OSError: if the disk is full.
     """
     path = Path(path)
+    if not path.name:
+        raise InputError(f"Cannot write {path}: it is no file's name. Choose another output place.")
     temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +36,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in _PLACE:
             raise InputError(f"Cannot write {path}: {error.strerror}. Choose another output place.") from error
         raise
     finally:

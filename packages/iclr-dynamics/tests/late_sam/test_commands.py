@@ -103,6 +103,10 @@ def test_stability_table():
     code, out, _ = run_cli("late-sam", "stability", 0.25, "--rho", 0.1)
     assert code == 0
     assert "5.24695" in out
+    for option in ("--h", "--rho", "--gamma"):
+        code, _, error = run_cli("late-sam", "stability", 0.25, option, "nan")
+        assert code == 2
+        assert f"{option[2:]} is nan" in error
 
 
 class Tiny(nn.Module):

@@ -35,6 +35,8 @@ def usam_factor(eta: float, rho: float, h: float) -> float:
 
     Above 1 the minimum is left exponentially, with the displacement growing by its square root per step.
     """
+    _positive(eta=eta)
+    _not_negative(rho=rho, h=h)
     return (1 - eta * h * (1 + rho * h)) ** 2
 
 
@@ -76,11 +78,11 @@ def usam_frobenius_bound(eta: float, rho: float, batch_size: int, gamma: float =
 
 def _positive(**values: float) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise InputError(f"{name} is {value}; it must be positive.")
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is {value}; it must be positive and finite.")
 
 
 def _not_negative(**values: float) -> None:
     for name, value in values.items():
-        if not value >= 0:
-            raise InputError(f"{name} is {value}; it must be at least 0.")
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name} is {value}; it must be finite and at least 0.")
