@@ -1,5 +1,6 @@
 """Real processes: the same semantics as virtual time, and what happens when one dies."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -161,3 +162,41 @@ def test_ray_actors():
         failing.close()
     finally:
         ray.shutdown()
+
+
+def test_a_restart_does_not_repeat_random_streams(tmp_path):
+    """Also real agents count on, in this process and from a checkpoint."""
+    trainer = AFedPG("MountainCarContinuous-v0", batch_steps=4, horizon=2, backend="local")
+    first = trainer.run(max_updates=3, out=tmp_path)
+    assert trainer._iterations == [3]
+    again = AFedPG.resume(tmp_path)
+    second = again.run(max_updates=6)
+    assert again._iterations == [6]
+    returns = second.frame.ret_mean
+    assert len(set(returns)) == 6
+    np.testing.assert_array_equal(returns[:3], first.frame.ret_mean)
+
+
+class Suicide:
+    """Ends its process at the second iteration."""
+
+    def __call__(self, agent, n, read):
+        if n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Gradient(np.ones(read.theta.shape), (0.0,), 1)
+
+
+def test_all_lost_before_the_time_is_up(bandit, tmp_path):
+    trainer = AFedPG(env_fn=bandit, batch_steps=4, horizon=2, backend="local")
+    trainer._work = Suicide()
+    with pytest.raises(AgentError, match="All 1 agents are lost after 1 updates"):
+        trainer.run(max_seconds=60, out=tmp_path)
+    assert any((tmp_path / "checkpoint").glob("step-*"))
+
+
+def test_a_place_that_cannot_be_written_starts_no_process(bandit, tmp_path):
+    (tmp_path / "file").write_text("")
+    before = set(multiprocessing.active_children())
+    with pytest.raises(InputError, match="Cannot write"):
+        AFedPG(env_fn=bandit, batch_steps=4, horizon=2, backend="local").run(max_updates=1, out=tmp_path / "file")
+    assert set(multiprocessing.active_children()) == before

@@ -10,6 +10,7 @@ from iclr_afedpg.clocks import (
     Exponential,
     Failure,
     Lognormal,
+    Trace,
     async_rate,
     largest_delay,
     speedup,
@@ -83,11 +84,12 @@ def test_trace(tmp_path):
         ("agent,iteration,seconds\n0,0,-1\n", "time of agent 0"),
         ("agent,iteration,seconds\n1,0,1\n", "without a gap"),
         ("agent,iteration,seconds\n", "without a gap"),
+        ("agent,iteration,seconds\n0,0,\xff\n", "is no text"),
     ],
 )
 def test_bad_traces(tmp_path, text, message):
     file = tmp_path / "trace.csv"
-    file.write_text(text)
+    file.write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=message):
         EventClock.from_trace(file)
 
@@ -105,6 +107,8 @@ def test_other_bad_clocks():
         EventClock([1, 1], [Failure(2, 1.0)])
     with pytest.raises(InputError, match="join after it dies"):
         EventClock([1, 1], [Failure(0, 2.0, 1.0)])
+    with pytest.raises(InputError, match="at least one iteration"):
+        Trace(())
     with pytest.raises(InputError, match="do not fail"):
         timeline(EventClock([1, 1], [Failure(0, 2.0)]), 10)
     with pytest.raises(InputError, match="time of agent 0"):

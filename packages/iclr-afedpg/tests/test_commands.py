@@ -102,3 +102,20 @@ def test_bad_input(arguments, message, tmp_path, monkeypatch):
     assert re.search(message, error)
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_strange_runs(tmp_path):
+    for content, message in ((b"\xff{", "is no text"), (b"{", "no settings of a run"), (b"{}", "no settings of a run")):
+        (tmp_path / "settings.json").write_bytes(content)
+        code, _, error = run_cli("afedpg", "evaluate", tmp_path)
+        assert (code, message in error) == (2, True), error
+
+
+def test_a_budget_that_is_too_small_can_be_enlarged(tmp_path):
+    code, _, error = run_cli(
+        "afedpg", "train", *SMALL, "--times", "2,3", "--virtual-time", 1, "--out", tmp_path / "run"
+    )
+    assert (code, "No update came within this budget" in error) == (2, True), error
+    code, shown, error = run_cli("afedpg", "train", *SMALL, "--virtual-time", 4, "--out", tmp_path / "run", "--resume")
+    assert code == 0, error
+    assert re.search(r"updates\s+3", shown)

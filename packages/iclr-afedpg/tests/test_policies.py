@@ -4,6 +4,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 from iclr_afedpg.policies import CategoricalMLP, GaussianMLP, SpaceError, TabularSoftmax, default_policy, mlp
+from iclr_shared.errors import InputError
 
 SEEN, FORCE = Box(-np.inf, np.inf, (3,)), Box(-2.0, 3.0, (2,))
 RNG = np.random.default_rng(0)
@@ -94,3 +95,18 @@ def test_defaults():
     assert isinstance(default_policy(Discrete(3), Discrete(2)), TabularSoftmax)
     with pytest.raises(SpaceError, match="must be Box or Discrete"):
         default_policy(SEEN, MultiBinary(3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (lambda: GaussianMLP((0,)), "width of at least 1"),
+        (lambda: CategoricalMLP((4, -1)), "width of at least 1"),
+        (lambda: GaussianMLP(log_std=float("nan")), "log_std"),
+        (lambda: GaussianMLP(last_scale=float("inf")), "last_scale"),
+        (lambda: GaussianMLP(scale=-1.0), "scale must be a positive"),
+    ],
+)
+def test_bad_specs(spec, message):
+    with pytest.raises(InputError, match=message):
+        spec()

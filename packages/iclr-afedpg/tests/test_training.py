@@ -13,8 +13,8 @@ from iclr_afedpg.agents import AgentError, SimulatedAgents
 from iclr_afedpg.clocks import EventClock, Failure, Lognormal
 from iclr_afedpg.federation import Federation
 from iclr_afedpg.policies import CategoricalMLP, GaussianMLP, SpaceError
-from iclr_afedpg.sampling import Gradient, Sampler
-from iclr_afedpg.schedules import PowerDecay
+from iclr_afedpg.sampling import Gradient, Sampler, rollout
+from iclr_afedpg.schedules import Constant, PowerDecay
 from iclr_afedpg.settings import Settings
 from iclr_afedpg.training import COLUMNS, METHODS, PG, AFedPG, FedPG, evaluate, load_policy
 from iclr_afedpg.updates import Rule, Server
@@ -218,6 +218,7 @@ def test_rewards_that_are_not_finite(bandit):
     [
         ({"n_agents": 0}, InputError, "agents must be at least 1"),
         ({"batch_steps": 0}, InputError, "batch_steps"),
+        ({"seed": -1}, InputError, "seed must be a whole number"),
         ({"alpha": 0.0}, InputError, "value must be a positive"),
         ({"alpha": 1.5}, InputError, r"alpha must be in \(0, 1\]"),
         ({"n_agents": 3, "clock": [1, 1]}, InputError, "times of 2 agents, the run has 3"),
@@ -232,6 +233,10 @@ def test_bad_options(bandit, options, error, message):
 
 
 def test_bad_environments_and_budgets(bandit):
+    with pytest.raises(InputError, match="PG is one agent, got 2"):
+        PG(env_fn=bandit, n_agents=2)
+    with pytest.raises(InputError, match="episodes and horizon"):
+        evaluate(run(PG, bandit, {"max_updates": 1}).policy, bandit, 0)
     with pytest.raises(InputError, match="either env_id or env_fn"):
         AFedPG()
     with pytest.raises(InputError, match="cannot be made"):
@@ -285,3 +290,183 @@ def test_episodes_are_whole_and_cut_at_the_horizon():
     assert sum(lengths[:-1]) < 30 <= sum(lengths)
     assert max(lengths) <= 12
     assert federation.PATIENCE == 3
+
+
+def test_a_barrier_is_resumed_in_the_middle_of_a_round(bandit, tmp_path):
+    """The gradients that wait at the barrier are in the checkpoint."""
+    trainer = partial(FedPG, env_fn=bandit, clock=EventClock([1, 10]), **SMALL)
+    trainer().run(max_virtual_time=15, out=tmp_path)
+    found = FedPG.resume(tmp_path, env_fn=bandit).run(max_virtual_time=40)
+    assert found.frame.t_virtual.tolist() == [10, 20, 30, 40]
+    assert found.frame.env_steps_total.tolist() == [16, 32, 48, 64]
+
+
+def test_an_agent_dies_while_it_waits_at_the_barrier(bandit):
+    clock = EventClock([1, 10], [Failure(0, 5, 12), Failure(0, 7)])  # the second finds it dead already
+    found = run(FedPG, bandit, {"max_virtual_time": 30}, clock=clock)
+    assert [(event.kind, event.agent, event.time) for event in found.events] == [("lost", 0, 5), ("joined", 0, 12)]
+    assert found.frame.env_steps_total.diff().tolist()[1:] == [16, 16]
+    assert found.frame.agent.tolist() == [1, -1, -1]
+
+
+def test_an_error_in_the_environment_loses_no_agent(bandit, tmp_path):
+    """The job that raised is done again after a resume, and so is one whose gradients were dropped for good."""
+    whole = run(AFedPG, bandit, {"max_updates": 12}, clock=[1, 1, 1])
+    trainer = AFedPG(env_fn=bandit, clock=[1, 1, 1], **SMALL)
+    sample, calls = trainer._work.episodes, iter(range(10**9))
+
+    def episodes(theta, rng):
+        if next(calls) == 5:
+            raise RuntimeError("the simulator exploded")
+        return sample(theta, rng)
+
+    trainer._work.episodes = episodes
+    with pytest.raises(RuntimeError, match="exploded"):
+        trainer.run(max_updates=12, out=tmp_path)
+    again = AFedPG.resume(tmp_path, env_fn=bandit).run(max_updates=12)
+    np.testing.assert_array_equal(again.policy.theta, whole.policy.theta)
+    assert again.frame.agent.tolist() == whole.frame.agent.tolist()
+
+    nan = AFedPG.resume(tmp_path, env_fn=partial(bandit, reward=float("inf")))
+    with pytest.raises(AgentError, match="NaN or infinity"):
+        nan.run(max_updates=30, out=tmp_path)
+    assert set(AFedPG.resume(tmp_path, env_fn=bandit).run(max_updates=30).frame.agent.tail(6)) == {0, 1, 2}
+
+
+def test_a_reward_that_is_not_finite_does_not_spoil_the_value_net(bandit):
+    trainer = AFedPG(env_fn=bandit, baseline="value-net", **SMALL)
+    sample, calls = trainer._work.episodes, iter(range(10**9))
+
+    def episodes(theta, rng):
+        found = sample(theta, rng)
+        return [episode._replace(rewards=episode.rewards * np.nan) for episode in found] if next(calls) == 1 else found
+
+    trainer._work.episodes = episodes
+    assert trainer.run(max_updates=6).dropped == 1
+
+
+def test_a_folder_holds_one_run(bandit, tmp_path):
+    AFedPG(env_fn=bandit, **SMALL).run(max_updates=3, out=tmp_path)
+    with pytest.raises(InputError, match="already holds a run"):
+        AFedPG(env_fn=bandit, **SMALL).run(max_updates=2, out=tmp_path)
+
+
+class OwnPolicy:
+    """Any object with their ``bind``."""
+
+    def bind(self, observations, actions):
+        return GaussianMLP((3,)).bind(observations, actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "again"),
+    [
+        ("clock", EventClock([1, lambda agent, n, rng: 2.0]), "clock"),
+        ("eta", lambda k, progress: 0.1, "eta"),
+        ("policy", OwnPolicy(), "policy"),
+    ],
+)
+def test_what_a_folder_cannot_hold_is_given_again(bandit, tmp_path, name, value, again):
+    options = SMALL | {"eta": Constant(0.1)} | {name: value}  # rates that do not depend on the budget
+    whole = AFedPG(env_fn=bandit, **options).run(max_updates=6)
+    AFedPG(env_fn=bandit, **options).run(max_updates=3, out=tmp_path)
+    with pytest.raises(InputError, match="no plain data, so its folder does not hold it: give it again"):
+        AFedPG.resume(tmp_path, env_fn=bandit).run(max_updates=6)
+    rest = AFedPG.resume(tmp_path, env_fn=bandit, **{again: value}).run(max_updates=6)
+    np.testing.assert_array_equal(rest.policy.theta, whole.policy.theta)
+    trained = load_policy(tmp_path, bandit, policy=value if name == "policy" else None)
+    assert trained.policy.size == whole.policy.policy.size
+
+
+def test_numpy_numbers_are_settings_too(bandit, tmp_path):
+    run(AFedPG, bandit, {"max_updates": 3, "out": tmp_path}, clock=EventClock(list(np.array([1, 2]))))
+    assert AFedPG.resume(tmp_path, env_fn=bandit).settings.clock == EventClock([1, 2])
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04abc", b"hello", "npy", "nan"])
+def test_strange_policies(bandit, tmp_path, content):
+    size = AFedPG(env_fn=bandit, **SMALL).run(max_updates=1, out=tmp_path).policy.theta.shape
+    with open(tmp_path / "policy.npz", "wb") as file:
+        if content == "npy":
+            np.save(file, np.zeros(3))
+        elif content == "nan":
+            np.savez(file, theta=np.full(size, np.nan))
+        else:
+            file.write(content)
+    with pytest.raises(InputError, match=r"policy\.npz (is no policy|holds parameters)"):
+        load_policy(tmp_path, bandit)
+
+
+class Odd(gymnasium.Env):
+    """Observations and rewards as one likes."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space, observation, reward=1.0):
+        self.observation_space, self.observation, self.reward = space, observation, reward
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation, {}
+
+    def step(self, action):
+        return self.observation, self.reward, False, False, {}
+
+
+Box = gymnasium.spaces.Box
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [
+        (Box(0, 255, (2, 2), np.uint8), np.ones((2, 2), np.uint8)),
+        (Box(-5, 5, (2,), np.int64), np.ones(2, np.int64)),
+        (Box(-1, 1, (), np.float32), np.float32(0.5)),
+        (Box(-1, 1, (2,), np.float32), [0.1, 0.2]),
+        (gymnasium.spaces.Discrete(4, start=3), 5),
+    ],
+)
+def test_observations_of_any_kind(space, observation):
+    env = partial(Odd, space, observation)
+    assert len(AFedPG(env_fn=env, batch_steps=8, horizon=4).run(max_updates=2).frame) == 2
+
+
+def test_observations_in_one_array():
+    """An environment may write each observation into the same array."""
+
+    class Same(Odd):
+        def step(self, action):
+            self.observation += 1
+            return super().step(action)
+
+    env = Same(Box(-9, 9, (2,), np.float32), np.zeros(2, np.float32))
+    policy = CategoricalMLP((2,)).bind(env.observation_space, env.action_space)
+    rng = np.random.default_rng(0)
+    episode = rollout(env, policy, policy.actor(policy.initial(rng)), rng, 4)
+    np.testing.assert_array_equal(episode.observations[:, 0], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("observation", "reward", "message"),
+    [
+        (np.zeros(3), 1.0, r"observation has shape \(3,\), its space has \(2,\)"),
+        (np.zeros(2), np.ones(1), "reward must be one number"),
+    ],
+)
+def test_environments_that_break_their_word(observation, reward, message):
+    env = partial(Odd, Box(-1, 1, (2,)), observation, reward)
+    with pytest.raises(InputError, match=message):
+        AFedPG(env_fn=env, **(SMALL | {"policy": None})).run(max_updates=1)
+
+
+def test_updates_without_a_direction_are_counted(bandit):
+    """A lone episode has no advantage over its own mean."""
+    assert run(AFedPG, bandit, {"max_updates": 3}, batch_steps=1).skipped == 3
+    assert run(AFedPG, bandit, {"max_updates": 3}).skipped == 0
+
+
+def test_a_round_of_another_policys_gradients():
+    agents = SimulatedAgents(EventClock([1, 1]), lambda agent, n, read: Gradient(np.ones(2 + agent)))
+    loop = Federation(Server(np.zeros(2)), agents, synchronous=True)
+    loop.start()
+    with pytest.raises(InputError, match=r"shape \(3,\), the policy has \(2,\)"):
+        loop.step()

@@ -9,6 +9,7 @@ import contextlib
 import heapq
 import math
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class SimulatedAgents:
         self.now: Seconds = 0
         self.iterations = [0] * clock.agents
         self.flights: list[tuple[Any, int, Flight]] = []
+        for failure in clock.failures:
+            self.push(Flight(failure.dies, failure.agent, "lost", None))
 
     @property
     def upcoming(self) -> Seconds:
@@ -76,28 +79,37 @@ class SimulatedAgents:
         return self.flights[0][0] if self.flights else math.inf
 
     def submit(self, agent: int, read: Read) -> None:
-        """Start the agent's next iteration now; what a failure will do to it is known at once."""
+        """Start the agent's next iteration now."""
         finish = self.now + self.clock.duration(agent, self.iterations[agent], self.seed)
-        failure = self.clock.fate(agent, self.now, finish)
-        if failure is None:
-            self.push(Flight(finish, agent, "gradient", read))
-            return
-        self.push(Flight(failure.dies, agent, "lost", None))
-        if failure.joins is not None:
-            self.push(Flight(failure.joins, agent, "joined", None))
+        self.push(Flight(finish, agent, "gradient", read))
 
     def next(self) -> Arrival | None:
-        """The next event in virtual time."""
+        """The next event in virtual time. If its work raises an error, the job stays in flight."""
         if not self.flights:
             return None
-        _, _, flight = heapq.heappop(self.flights)
-        self.now = flight.time
-        n, result = self.iterations[flight.agent], None
-        if flight.kind != "joined":
-            self.iterations[flight.agent] += 1
+        flight, result = self.flights[0][-1], None
         if flight.kind == "gradient":
-            result = self.work(flight.agent, n, flight.read)
+            result = self.work(flight.agent, self.iterations[flight.agent], flight.read)
+        heapq.heappop(self.flights)
+        self.now = flight.time
+        if flight.kind == "gradient":
+            self.iterations[flight.agent] += 1
+        elif flight.kind == "lost":
+            self._lose(flight.agent)
         return Arrival(flight.kind, flight.agent, float(self.now), flight.read, result)
+
+    def _lose(self, agent: int) -> None:
+        """The agent's job is lost, and so is what would befall it until it joins again."""
+        joins = self.clock.joins(agent, self.now)
+        mine = [flight for _, owner, flight in self.flights if owner == agent]
+        self.iterations[agent] += any(flight.kind == "gradient" for flight in mine)
+        self.flights = [entry for entry in self.flights if entry[1] != agent]
+        heapq.heapify(self.flights)
+        if joins is not None:
+            self.push(Flight(joins, agent, "joined", None))
+            for flight in mine:
+                if flight.kind == "lost" and flight.time >= joins:
+                    self.push(flight)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -202,7 +214,8 @@ class LocalAgents:
             except EOFError:
                 self.close()
                 raise AgentError(
-                    f"The process of agent {agent} ended before it began; can it import the work?"
+                    f"The process of agent {agent} ended before it began: can it import the work? "
+                    "A script must train under `if __name__ == '__main__':`."
                 ) from None
         self._start: float | None = None
 
@@ -285,7 +298,9 @@ class RayAgents:
         self._ray = require("ray", "iclr-afedpg[ray]")
         self._owner = not self._ray.is_initialized()
         if self._owner:
-            self._ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            # On this machine alone agents may share cores; Ray would wait for ever for more than there are.
+            cores = max(os.cpu_count() or 1, math.ceil(count * cpus))
+            self._ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, configure_logging=False)
         actor = self._ray.remote(num_cpus=cpus, max_restarts=1, max_task_retries=0)(_RayAgent)
         self.count, self.iterations = count, [0] * count
         self.actors = [actor.remote(work, (paces or {}).get(agent, Pace()), agent) for agent in range(count)]

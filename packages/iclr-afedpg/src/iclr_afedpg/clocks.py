@@ -2,6 +2,7 @@
 
 import csv
 import heapq
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from jaxtyping import Int
 
 from iclr_shared.errors import InputError
 
-type Seconds = float | Fraction
+type Seconds = float | Fraction | np.number
 type Duration = Seconds | Callable[[int, int, np.random.Generator], float]
 
 
@@ -45,6 +46,10 @@ class Trace:
     """Measured seconds of one agent's iterations, repeated from the start when they run out."""
 
     seconds: tuple[float, ...]
+
+    def __post_init__(self):
+        if not self.seconds:
+            raise InputError("A trace needs the seconds of at least one iteration.")
 
     def __call__(self, agent: int, n: int, rng: np.random.Generator) -> float:
         return self.seconds[n % len(self.seconds)]
@@ -77,7 +82,9 @@ class EventClock:
     failures: tuple[Failure, ...] = ()
 
     def __init__(self, times: Sequence[Duration], failures: Sequence[Failure] = ()):
-        object.__setattr__(self, "times", tuple(times))
+        object.__setattr__(
+            self, "times", tuple(time.item() if isinstance(time, np.generic) else time for time in times)
+        )
         object.__setattr__(self, "failures", tuple(failures))
         if not self.times:
             raise InputError("A clock needs the time of at least one agent.")
@@ -102,17 +109,20 @@ class EventClock:
             InputError: if a column is missing or a row is no number.
         """
         rows: dict[int, list[tuple[int, float]]] = {}
-        with open(path, newline="") as file:
-            reader = csv.DictReader(file)
-            if not {"agent", "iteration", "seconds"} <= set(reader.fieldnames or ()):
-                raise InputError(f"{path} needs the columns agent, iteration and seconds; it has {reader.fieldnames}.")
-            for number, row in enumerate(reader, 2):
-                try:
-                    agent, iteration, seconds = int(row["agent"]), int(row["iteration"]), float(row["seconds"])
-                except (TypeError, ValueError):
-                    raise InputError(f"{path}, line {number}: agent, iteration and seconds must be numbers.") from None
-                _check(agent, seconds)
-                rows.setdefault(agent, []).append((iteration, seconds))
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{path} is no text, so no CSV of agent, iteration and seconds.") from None
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        if not {"agent", "iteration", "seconds"} <= set(reader.fieldnames or ()):
+            raise InputError(f"{path} needs the columns agent, iteration and seconds; it has {reader.fieldnames}.")
+        for number, row in enumerate(reader, 2):
+            try:
+                agent, iteration, seconds = int(row["agent"]), int(row["iteration"]), float(row["seconds"])
+            except (TypeError, ValueError):
+                raise InputError(f"{path}, line {number}: agent, iteration and seconds must be numbers.") from None
+            _check(agent, seconds)
+            rows.setdefault(agent, []).append((iteration, seconds))
         if sorted(rows) != list(range(len(rows))) or not rows:
             raise InputError(f"{path} must number its agents 0, 1, ... without a gap; it has {sorted(rows)}.")
         return cls([Trace(tuple(seconds for _, seconds in sorted(rows[agent]))) for agent in sorted(rows)])
@@ -125,12 +135,12 @@ class EventClock:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(agent, n, 1)))
         seconds = time(agent, n, rng)
         _check(agent, seconds)
-        return seconds
+        return seconds.item() if isinstance(seconds, np.generic) else seconds
 
-    def fate(self, agent: int, start: Seconds, finish: Seconds) -> Failure | None:
-        """The failure that hits a job of `agent` between `start` and `finish`, if any."""
-        hits = [failure for failure in self.failures if failure.agent == agent and start <= failure.dies < finish]
-        return min(hits, key=lambda failure: failure.dies) if hits else None
+    def joins(self, agent: int, dies: Seconds) -> Seconds | None:
+        """When `agent` joins again after its death at `dies`."""
+        hit = (failure.joins for failure in self.failures if (failure.agent, failure.dies) == (agent, dies))
+        return next(hit, None)
 
 
 def _check(agent: int, seconds: object) -> None:

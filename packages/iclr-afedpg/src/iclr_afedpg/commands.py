@@ -9,12 +9,12 @@ import numpy as np
 import tyro
 
 from iclr_afedpg import clocks, figures
-from iclr_afedpg.agents import Pace
+from iclr_afedpg.agents import AgentError, Pace
 from iclr_afedpg.clocks import EventClock
 from iclr_afedpg.policies import CategoricalMLP, GaussianMLP
 from iclr_afedpg.sampling import make_environment
 from iclr_afedpg.schedules import LinearDecay
-from iclr_afedpg.training import METHODS, AFedPG, Result, load_policy
+from iclr_afedpg.training import METHODS, AFedPG, Result, load_policy, read_settings
 from iclr_afedpg.training import evaluate as returns_of
 from iclr_shared.errors import InputError
 from iclr_shared.files import atomic_path, atomic_write
@@ -97,7 +97,10 @@ def train(
             paces=dict(map(_pace, slow)),
             seed=seed,
         )
-    result = trainer.run(**budgets, out=out, quiet=quiet)
+    try:
+        result = trainer.run(**budgets, out=out, quiet=quiet)
+    except AgentError as error:
+        raise InputError(str(error)) from error
     _show(result, out)
 
 
@@ -162,18 +165,19 @@ def evaluate(
     """
     if episodes < 1:
         raise InputError(f"--episodes must be at least 1, got {episodes}.")
-    settings = json.loads((run / "settings.json").read_text()) if (run / "settings.json").is_file() else {}
-    trained = load_policy(run)
-    returns = returns_of(trained, settings["env"], episodes, settings["horizon"], seed, not stochastic)
+    settings = read_settings(run)
+    returns = returns_of(load_policy(run), settings.env, episodes, settings.horizon, seed, not stochastic)
     spread = float(returns.std(ddof=1)) if episodes > 1 else 0.0
     rows = [("mean return", returns.mean()), ("standard deviation", spread), ("worst", returns.min())]
-    print_table(("what", "value"), [*rows, ("best", returns.max())], f"{settings['env']}, {episodes} episodes")
+    print_table(("what", "value"), [*rows, ("best", returns.max())], f"{settings.env}, {episodes} episodes")
     if out is not None:
-        atomic_write(out, json.dumps({"env": settings["env"], "seed": seed, "returns": returns.tolist()}, indent=2))
+        atomic_write(out, json.dumps({"env": settings.env, "seed": seed, "returns": returns.tolist()}, indent=2))
 
 
 def _show(result: Result, out: Path) -> None:
     frame = result.frame
+    if frame.empty:
+        raise InputError(f"No update came within this budget: go on with --resume --out {out} and a larger one.")
     last = frame.tail(10)
     clock = frame.t_virtual.iloc[-1] if result.settings.backend == "simulated" else frame.t_wall.iloc[-1]
     rows = [
@@ -184,6 +188,7 @@ def _show(result: Result, out: Path) -> None:
         ("largest delay", int(frame.delay.max())),
         ("mean return, last 10 updates", float(last.ret_mean.mean())),
         ("dropped gradients", result.dropped),
+        ("updates without a direction", result.skipped),
         ("momentum kept at", result.settings.rule.momentum_at),
     ]
     rows += [(f"agent {event.agent} {event.kind}", f"at {event.time:.3g} s") for event in result.events]

@@ -47,6 +47,8 @@ class Federation:
     Attributes:
         env_steps: environment steps in all gradients received.
         events: losses, joins and dropped gradients, in order.
+        bad: how many unusable vectors in a row each agent has sent.
+        round: gradients that wait at the barrier, by agent.
     """
 
     def __init__(
@@ -60,8 +62,8 @@ class Federation:
         self.alive = set(range(agents.count))
         self.env_steps = 0
         self.events: list[Event] = []
-        self._bad: Counter[int] = Counter()
-        self._round: dict[int, Arrival] = {}
+        self.bad: Counter[int] = Counter()
+        self.round: dict[int, Arrival] = {}
 
     @property
     def dropped(self) -> int:
@@ -87,7 +89,7 @@ class Federation:
         while self.agents.upcoming <= until and (arrival := self.agents.next()) is not None:
             if arrival.kind == "lost":
                 self.alive.discard(arrival.agent)
-                self._round.pop(arrival.agent, None)
+                self.round.pop(arrival.agent, None)
                 self._note(arrival)
             elif arrival.kind == "joined":
                 self.alive.add(arrival.agent)
@@ -98,15 +100,17 @@ class Federation:
                 if not finite(arrival.gradient):
                     self._drop(arrival)
                     continue
-                self._bad[arrival.agent] = 0
-                self._round[arrival.agent] = arrival
-            if self._round and (not self.synchronous or self.alive <= self._round.keys()):
+                self.bad[arrival.agent] = 0
+                self.round[arrival.agent] = arrival
+            if self.round and (not self.synchronous or self.alive <= self.round.keys()):
                 return self._apply()
         return None
 
     def _apply(self) -> Update:
-        arrivals = list(self._round.values())
-        self._round.clear()
+        arrivals = list(self.round.values())
+        self.round.clear()
+        for arrival in arrivals:
+            self.server.check(arrival.gradient.vector)
         mean = np.mean([arrival.gradient.vector for arrival in arrivals], axis=0, dtype=self.server.theta.dtype)
         # All of a round read the same model, save one that joined in between; the oldest read sets the delay.
         read = min((arrival.read for arrival in arrivals), key=lambda read: read.k)
@@ -127,13 +131,13 @@ class Federation:
 
     def _drop(self, arrival: Arrival) -> None:
         self._note(arrival._replace(kind="dropped"))
-        self._bad[arrival.agent] += 1
-        if self._bad[arrival.agent] >= PATIENCE:
+        self.bad[arrival.agent] += 1
+        self._submit(arrival.agent)
+        if self.bad[arrival.agent] >= PATIENCE:
             raise AgentError(
                 f"Agent {arrival.agent} sent NaN or infinity {PATIENCE} times in a row: "
                 "look at its environment's rewards, or take a smaller step length."
             )
-        self._submit(arrival.agent)
 
     def _note(self, arrival: Arrival) -> None:
         self.events.append(Event(arrival.kind, arrival.agent, float(arrival.time), self.server.k))

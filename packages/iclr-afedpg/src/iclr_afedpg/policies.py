@@ -55,6 +55,13 @@ def _initial(sizes: Sequence[int], last_scale: float, rng: np.random.Generator) 
     return np.concatenate(parts)
 
 
+def _check_layers(hidden: Sequence[int], last_scale: float) -> None:
+    if any(width < 1 for width in hidden):
+        raise InputError(f"Hidden layers must have a width of at least 1, got {tuple(hidden)}.")
+    if not (np.isfinite(last_scale) and last_scale >= 0):
+        raise InputError(f"last_scale must be a number of at least 0, got {last_scale}.")
+
+
 @dataclass(frozen=True)
 class GaussianMLP:
     """Gaussian actions around a tanh network, with one log standard deviation for each action, for Box actions.
@@ -72,6 +79,15 @@ class GaussianMLP:
     last_scale: float = 0.01
     bounds: Literal["clip", "squash"] = "clip"
     scale: float | None = None
+
+    def __post_init__(self):
+        _check_layers(self.hidden, self.last_scale)
+        if not np.isfinite(self.log_std):
+            raise InputError(f"log_std must be a finite number, got {self.log_std}.")
+        if self.bounds not in ("clip", "squash"):
+            raise InputError(f"bounds must be 'clip' or 'squash', got {self.bounds!r}.")
+        if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
+            raise InputError(f"scale must be a positive number, got {self.scale}.")
 
     def bind(self, observations: gymnasium.Space, actions: gymnasium.Space) -> "GaussianPolicy":
         """The policy for an environment.
@@ -126,10 +142,10 @@ class GaussianPolicy:
         return act
 
     def log_prob(
-        self, theta: Float[torch.Tensor, " d"], observations: Float[torch.Tensor, "n ..."], actions: torch.Tensor
+        self, theta: Float[torch.Tensor, " d"], observations: Shaped[torch.Tensor, "n ..."], actions: torch.Tensor
     ) -> Float[torch.Tensor, " n"]:
         """Of actions before bounds: what clipping or squashing adds does not depend on `theta`."""
-        mean = mlp(theta, self.sizes, observations.flatten(1), torch.tanh)
+        mean = mlp(theta, self.sizes, _rows(observations, theta), torch.tanh)
         log_std = theta[-self.outputs :]
         return (-0.5 * ((actions - mean) / log_std.exp()) ** 2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
 
@@ -148,6 +164,9 @@ class CategoricalMLP:
 
     hidden: tuple[int, ...] = (64, 64)
     last_scale: float = 0.01
+
+    def __post_init__(self):
+        _check_layers(self.hidden, self.last_scale)
 
     def bind(self, observations: gymnasium.Space, actions: gymnasium.Space) -> "CategoricalPolicy":
         """The policy for an environment.
@@ -185,6 +204,11 @@ def _draw(logits: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
     return np.asarray(np.argmax(logits if rng is None else logits + rng.gumbel(size=logits.shape)))
 
 
+def _rows(observations: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+    """One row for each observation, of the parameters' type: pictures and counts are whole numbers."""
+    return observations.to(theta.dtype).reshape(len(observations), -1)
+
+
 def _chosen(logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(-1, actions[:, None])[:, 0]
 
@@ -208,9 +232,9 @@ class CategoricalPolicy:
         )
 
     def log_prob(
-        self, theta: Float[torch.Tensor, " d"], observations: Float[torch.Tensor, "n ..."], actions: torch.Tensor
+        self, theta: Float[torch.Tensor, " d"], observations: Shaped[torch.Tensor, "n ..."], actions: torch.Tensor
     ) -> Float[torch.Tensor, " n"]:
-        return _chosen(mlp(theta, self.sizes, observations.flatten(1), torch.tanh), actions)
+        return _chosen(mlp(theta, self.sizes, _rows(observations, theta), torch.tanh), actions)
 
     def to_env(self, action: np.ndarray) -> int:
         return int(action) + self.start

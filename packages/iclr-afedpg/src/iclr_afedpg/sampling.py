@@ -1,5 +1,6 @@
 """An agent's work between two messages: sample episodes at the parameters it was sent, and take their gradient."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -55,18 +56,32 @@ def rollout(env: gymnasium.Env, policy: Any, act: Callable, rng: np.random.Gener
     """One episode, until it terminates, is truncated, or has `horizon` steps; without `rng` with the likeliest actions.
 
     The environment is seeded from `rng`, so that an episode depends on nothing before it.
+
+    Raises:
+        InputError: if an observation is not of its space's size, or a reward is no single number.
     """
     seed = None if rng is None else int(rng.integers(2**31))
-    observation, _ = env.reset(seed=seed)
+    space = env.observation_space.shape
+
+    def seen(observation: Any) -> np.ndarray:
+        copied = np.array(observation)  # environments may write the next one into the same array
+        if space is not None and copied.size != math.prod(space):
+            raise InputError(f"The environment's observation has shape {copied.shape}, its space has {space}.")
+        return copied
+
+    observation = seen(env.reset(seed=seed)[0])
     observations, actions, rewards = [], [], []
     for _ in range(horizon):
         action = act(observation, rng)
         observations.append(observation)
         actions.append(action)
         observation, reward, terminated, truncated, _ = env.step(policy.to_env(action))
+        if np.ndim(reward) or isinstance(reward, str):
+            raise InputError(f"The environment's reward must be one number, got {reward!r}.")
         rewards.append(reward)
         if terminated or truncated:
             break
+        observation = seen(observation)
     return Episode(np.array(observations), np.array(actions), np.array(rewards, float))
 
 
@@ -123,8 +138,9 @@ class Sampler:
         if self.estimator.baseline == "value-net":
             net = self._value_net(agent)
             values = net(episodes) if n > 0 else None
-        vector = policy_gradient(self.policy, read.theta, episodes, self.estimator, values)
-        if self.estimator.baseline == "value-net":
+        with np.errstate(invalid="ignore", over="ignore"):  # the server drops and counts what is not finite
+            vector = policy_gradient(self.policy, read.theta, episodes, self.estimator, values)
+        if self.estimator.baseline == "value-net" and np.all(np.isfinite(vector)):
             net.fit(episodes, self.estimator.gamma)
         if self.momentum_at_agent:
             vector = momentum(read.direction, vector, read.alpha)

@@ -5,9 +5,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Literal
 
 import gymnasium
+import numpy as np
 
 from iclr_afedpg.agents import Pace
 from iclr_afedpg.clocks import EventClock, Exponential, Failure, Lognormal, Trace
@@ -19,11 +21,24 @@ from iclr_shared.errors import InputError
 
 type Environment = str | Callable[[], gymnasium.Env]
 
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Stands where a run had a function or an object of its user's: any use says that it must be given again."""
+
+    what: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise InputError(f"This run's {self.what!r} was no plain data, so its folder does not hold it: give it again.")
+
+    bind = __call__
+
+
 _KINDS = {
     kind.__name__: kind
     for kind in (
         CategoricalMLP, Constant, Estimator, EventClock, Exponential, Failure, GaussianMLP, LinearDecay, Lognormal,
-        Pace, PowerDecay, Rule, TabularSoftmax, Trace,
+        Pace, PowerDecay, Rule, TabularSoftmax, Trace, Unwritten,
     )
 }  # fmt: skip
 
@@ -63,8 +78,10 @@ class Settings:
 
     def __post_init__(self):
         for name in ("agents", "batch_steps", "horizon"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+            if not (isinstance(getattr(self, name), Integral) and getattr(self, name) >= 1):
+                raise InputError(f"{name} must be at least 1, and whole, got {getattr(self, name)}.")
+        if not (isinstance(self.seed, Integral) and self.seed >= 0):
+            raise InputError(f"seed must be a whole number of at least 0, got {self.seed}.")
         if self.clock is not None and self.clock.agents != self.agents:
             raise InputError(f"The clock has times of {self.clock.agents} agents, the run has {self.agents}.")
         if self.clock is not None and self.backend != "simulated":
@@ -76,12 +93,12 @@ class Settings:
             raise InputError("Paces slow real agents down; give simulated ones a clock.")
 
     def to_json(self) -> str:
-        """As JSON text; what is no plain data (functions that make environments or times) becomes null."""
-        return json.dumps(_plain(self), indent=2)
+        """As JSON text; of what is no plain data (functions, own policies) it keeps that it was there."""
+        return json.dumps(_plain(self, "settings"), indent=2)
 
     @classmethod
-    def from_json(cls, text: str, env: Environment | None = None, clock: EventClock | None = None) -> "Settings":
-        """Read `to_json`; `env` and `clock` replace what could not be written.
+    def from_json(cls, text: str, **given: Any) -> "Settings":
+        """Read `to_json`; what is `given` (`env`, `clock`, `policy`) replaces what could not be written.
 
         Raises:
             InputError: if the environment was a function and `env` is not given, or the text is none of ours.
@@ -89,23 +106,25 @@ class Settings:
         try:
             data = {name: _rebuilt(value) for name, value in json.loads(text).items() if name != "kind"}
             data["paces"] = tuple((agent, pace) for agent, pace in data["paces"])
-            data |= {name: value for name, value in (("env", env), ("clock", clock)) if value is not None}
-            if data["env"] is None:
+            data |= {name: value for name, value in given.items() if value is not None}
+            if isinstance(data["env"], Unwritten):
                 raise InputError("This run's environment was made by a function: give it again as env_fn.")
             return cls(**data)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise InputError(f"These are no settings of a run: {error!r}.") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(value) and (type(value).__name__ in _KINDS or isinstance(value, Settings)):
-        fields = {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+        fields = {entry.name: _plain(getattr(value, entry.name), entry.name) for entry in dataclasses.fields(value)}
         return {"kind": type(value).__name__} | fields
     if isinstance(value, Fraction):
         return {"kind": "Fraction", "value": str(value)}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool)) else None
+        return [_plain(item, name) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, str | int | float | None) else {"kind": "Unwritten", "what": name}
 
 
 def _rebuilt(value: Any) -> Any:

@@ -5,26 +5,27 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import gymnasium
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from iclr_afedpg.agents import AgentError, Agents, Flight, Pace, SimulatedAgents, real_agents
+from iclr_afedpg.agents import AgentError, Agents, Arrival, Flight, Pace, SimulatedAgents, real_agents
 from iclr_afedpg.clocks import EventClock
 from iclr_afedpg.estimator import Estimator
 from iclr_afedpg.federation import Event, Federation, Update
 from iclr_afedpg.policies import default_policy
-from iclr_afedpg.sampling import Sampler, make_environment, rollout
+from iclr_afedpg.sampling import Gradient, Sampler, make_environment, rollout
 from iclr_afedpg.schedules import LinearDecay, Schedule, as_schedule
 from iclr_afedpg.settings import Settings
-from iclr_afedpg.updates import Read, Rule, Server
+from iclr_afedpg.updates import SHORTEST, Read, Rule, Server
 from iclr_shared.checkpoints import Checkpoint
 from iclr_shared.errors import InputError
 from iclr_shared.files import atomic_path, atomic_write
@@ -78,6 +79,11 @@ class Result:
         """Gradients that were not finite."""
         return sum(event.kind == "dropped" for event in self.events)
 
+    @property
+    def skipped(self) -> int:
+        """Updates without a step, as their direction had no length (such as a lone episode against its own mean)."""
+        return int((self.frame.dir_norm < SHORTEST).sum())
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Write ``settings.json``, ``updates.csv``, ``events.json`` and ``policy.npz``."""
         folder = Path(folder)
@@ -88,23 +94,27 @@ class Result:
             np.savez(file, theta=self.policy.theta)
 
 
-def load_policy(folder: str | PathLike[str], env_fn: Callable[[], gymnasium.Env] | None = None) -> TrainedPolicy:
-    """The policy that a run left in its folder.
+def load_policy(
+    folder: str | PathLike[str], env_fn: Callable[[], gymnasium.Env] | None = None, policy: Any = None
+) -> TrainedPolicy:
+    """The policy that a run left in its folder; an environment or policy of your own has to be given again.
 
     Raises:
         InputError: if the folder holds no run, a file of it cannot be read, or it is not of this environment.
     """
-    settings = _read_settings(folder, env_fn)
+    settings = read_settings(folder, env=env_fn, policy=policy)
     path = Path(folder) / "policy.npz"
     try:
-        with np.load(path) as file:
+        with open(path, "rb") as raw, np.load(raw) as file:
             theta = file["theta"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is no policy that this package saved ({error}).") from None
-    policy = _bound(settings)
-    if theta.shape != (policy.size,):
-        raise InputError(f"{path} has {theta.shape} parameters, the policy for {settings.env} has ({policy.size},).")
-    return TrainedPolicy(policy, theta)
+    bound = _bound(settings)
+    if theta.shape != (bound.size,):
+        raise InputError(f"{path} has {theta.shape} parameters, the policy for {settings.env} has ({bound.size},).")
+    if theta.dtype.kind != "f" or not np.all(np.isfinite(theta)):
+        raise InputError(f"{path} holds parameters that are no finite numbers.")
+    return TrainedPolicy(bound, theta)
 
 
 def evaluate(
@@ -115,7 +125,13 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
 ) -> Float[np.ndarray, " episodes"]:
-    """Undiscounted returns of whole episodes, with the mean or likeliest actions if `deterministic`."""
+    """Undiscounted returns of whole episodes, with the mean or likeliest actions if `deterministic`.
+
+    Raises:
+        InputError: if `episodes` or `horizon` is below 1.
+    """
+    if episodes < 1 or horizon < 1:
+        raise InputError(f"episodes and horizon must be at least 1, got {episodes} and {horizon}.")
     made = make_environment(env)
     act = trained.policy.actor(trained.theta)
     quiet = (lambda observation, rng: act(observation)) if deterministic else act
@@ -210,6 +226,7 @@ class AFedPG:
         self._federation: Federation | None = None
         self._env_steps, self._events, self._rows = 0, [], []
         self._elapsed = 0.0
+        self._iterations = [0] * settings.agents  # of real agents: their random streams go on after a restart
 
     @classmethod
     def resume(
@@ -217,15 +234,20 @@ class AFedPG:
         folder: str | PathLike[str],
         env_fn: Callable[[], gymnasium.Env] | None = None,
         clock: EventClock | None = None,
+        policy: Any = None,
+        **rule: Any,
     ) -> "AFedPG":
         """The run in `folder`; its next `run` goes on where it stopped, from the start if nothing was saved yet.
 
         Simulated runs go on to the same sequence. Real agents are handed the model anew: what was in flight is lost.
+        What the folder cannot hold has to be given again: `env_fn`, a `clock` or rates (`alpha`, `eta`, as in `Rule`)
+        made of functions, a `policy` of your own.
 
         Raises:
             InputError: if there is no run, or its checkpoint is damaged.
         """
-        settings = _read_settings(folder, env_fn, clock)
+        settings = read_settings(folder, env=env_fn, clock=clock, policy=policy)
+        settings = replace(settings, rule=replace(settings.rule, **rule))
         kept = Checkpoint(Path(folder) / "checkpoint")
         found = kept.latest()
         if found is None and kept.steps():
@@ -272,10 +294,12 @@ class AFedPG:
         if (max_virtual_time is not None and not simulated) or (max_seconds is not None and simulated):
             raise InputError("Virtual time is for simulated agents, seconds for real ones.")
 
-        federation = self._gather(budgets)
         checkpoint = None if out is None else Checkpoint(Path(out) / "checkpoint", every_s=every_s)
-        if out is not None:
+        if checkpoint is not None:
+            if not self._server.k and checkpoint.steps():
+                raise InputError(f"{out} already holds a run: go on with `resume`, or choose another folder.")
             atomic_write(Path(out) / "settings.json", self.settings.to_json())
+        federation = self._gather(budgets)
         until = max_virtual_time if simulated else None if max_seconds is None else max_seconds - self._elapsed
         begun, before = time.perf_counter(), self._elapsed
         try:
@@ -284,7 +308,7 @@ class AFedPG:
                 if any(counted[name] >= limit for name, limit in budgets.items() if name in counted):
                     break
                 update = federation.step(math.inf if until is None else until)
-                if update is None and not federation.alive and federation.agents.upcoming > (until or 0):
+                if update is None and not federation.alive:
                     raise AgentError(
                         f"All {self.settings.agents} agents are lost after {self._server.k} updates; "
                         "resume the run once they can start again."
@@ -296,6 +320,7 @@ class AFedPG:
                 if checkpoint is not None and checkpoint.due():
                     checkpoint.save(self._server.k, self._state())
         finally:
+            self._env_steps = federation.env_steps
             if not simulated:
                 federation.agents.close()
             if checkpoint is not None and self._server.k:
@@ -335,7 +360,9 @@ class AFedPG:
     def _agents(self) -> Agents:
         settings = self.settings
         if settings.backend != "simulated":
-            return real_agents(settings.backend, settings.agents, self._work, dict(settings.paces))
+            agents = real_agents(settings.backend, settings.agents, self._work, dict(settings.paces))
+            agents.iterations = self._iterations
+            return agents
         return SimulatedAgents(settings.clock or EventClock([1] * settings.agents), self._work, settings.seed)
 
     def _row(self, update: Update) -> tuple:
@@ -362,14 +389,17 @@ class AFedPG:
             "counters": {
                 "k": server.k,
                 "skipped": server.skipped,
-                "env_steps": self._env_steps,
+                "env_steps": self._federation.env_steps,
                 "elapsed": self._elapsed,
                 "events": [event._asdict() for event in self._events],
+                "iterations": self._iterations,
             },
         }
         if isinstance(agents, SimulatedAgents):
             flights = [flight for _, _, flight in agents.flights]
             reads = {f"flight-{i}": flight.read for i, flight in enumerate(flights) if flight.read is not None}
+            waiting = list(self._federation.round.values())
+            reads |= {f"waiting-{i}": arrival.read for i, arrival in enumerate(waiting)}
             state["agents"] = {
                 "now": _encode(agents.now),
                 "iterations": agents.iterations,
@@ -379,7 +409,14 @@ class AFedPG:
                     + ([flight.read.k, flight.read.alpha, flight.read.eta] if flight.read is not None else [])
                     for flight in flights
                 ],
+                "bad": [self._federation.bad[agent] for agent in range(self.settings.agents)],
+                "waiting": [
+                    [arrival.agent, arrival.time, read.k, read.alpha, read.eta, *arrival.gradient[1:]]
+                    for arrival in waiting
+                    for read in (arrival.read,)
+                ],
             }
+            state |= {f"vector-{i}": arrival.gradient.vector for i, arrival in enumerate(waiting)}
             for name, read in reads.items():
                 direction = {} if read.direction is None else {"direction": read.direction}
                 state[name] = {"theta": read.theta} | direction
@@ -399,19 +436,24 @@ class AFedPG:
         self._env_steps, self._elapsed = counters["env_steps"], counters["elapsed"]
         self._events = [Event(**event) for event in counters["events"]]
         self._rows = [tuple(row) for row in state["rows"]]
+        self._iterations = list(counters["iterations"])
         if "agents" not in state:
             return
         kept, agents = state["agents"], self._agents()
-        agents.now, agents.iterations = _decode(kept["now"]), list(kept["iterations"])
+        agents.now, agents.iterations, agents.flights = _decode(kept["now"]), list(kept["iterations"]), []
         for i, (finish, agent, kind, *rates) in enumerate(kept["flights"]):
-            arrays = state.get(f"flight-{i}", {})
-            read = Read(rates[0], arrays["theta"], arrays.get("direction"), *rates[1:]) if rates else None
+            read = _read(rates, state[f"flight-{i}"]) if rates else None
             agents.push(Flight(_decode(finish), agent, kind, read))
         self._work.restore(
             {name.removeprefix("work-"): data for name, data in state.items() if name.startswith("work-")}
         )
         self._federation = Federation(server, agents, self.settings.synchronous)
         self._federation.alive = set(kept["alive"])
+        self._federation.bad.update(enumerate(kept["bad"]))
+        for i, (agent, time_, k, alpha, eta, returns, steps, seconds) in enumerate(kept["waiting"]):
+            gradient = Gradient(state[f"vector-{i}"], tuple(returns), steps, seconds)
+            read = _read((k, alpha, eta), state[f"waiting-{i}"])
+            self._federation.round[agent] = Arrival("gradient", agent, time_, read, gradient)
         self._federation.env_steps, self._federation.events = self._env_steps, self._events
 
 
@@ -436,6 +478,11 @@ class PG(AFedPG):
     lookahead = False
     alpha = 1.0
 
+    def _begin(self, settings: Settings) -> None:
+        if settings.agents != 1:
+            raise InputError(f"PG is one agent, got {settings.agents}; AsyncPG(alpha=1) has several and no momentum.")
+        super()._begin(settings)
+
 
 METHODS = {"afedpg": AFedPG, "fedpg": FedPG, "asyncpg": AsyncPG, "pg": PG}
 """Trainers by the name that the command line uses."""
@@ -450,11 +497,24 @@ def _bound(settings: Settings) -> Any:
         env.close()
 
 
-def _read_settings(folder, env_fn=None, clock=None) -> Settings:
+def read_settings(folder: str | PathLike[str], **given: Any) -> Settings:
+    """The settings of the run in `folder`; see `Settings.from_json`.
+
+    Raises:
+        InputError: if there are none, or they cannot be read.
+    """
     path = Path(folder) / "settings.json"
     if not path.is_file():
         raise InputError(f"{folder} holds no training run: it has no settings.json.")
-    return Settings.from_json(path.read_text(), env_fn, clock)
+    try:
+        return Settings.from_json(path.read_text(encoding="utf-8"), **given)
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text: these are no settings of a run.") from None
+
+
+def _read(rates: Sequence[Any], arrays: Mapping[str, np.ndarray]) -> Read:
+    k, alpha, eta = rates
+    return Read(k, arrays["theta"], arrays.get("direction"), alpha, eta)
 
 
 def _encode(seconds: Any) -> float | int | str:

@@ -134,17 +134,25 @@ class Server:
         kept = self.direction if self.rule.momentum_at == "agent" else None
         return Read(self.k, theta.astype(self.theta.dtype, copy=False), kept, alpha, eta)
 
-    def push(self, read: Read, vector: Vector, progress: float = 0.0) -> Applied:
-        """Apply what an agent sends: its gradient, or its direction if momentum is kept at the agent.
+    def check(self, vector: np.ndarray) -> None:
+        """Refuse a vector of another shape than the parameters.
 
         Raises:
-            InputError: if the vector has another shape than the parameters.
+            InputError: with both shapes.
         """
         if vector.shape != self.theta.shape:
             raise InputError(
                 f"An agent sent a vector of shape {vector.shape}, the policy has {self.theta.shape}: "
                 "it runs another policy than the server."
             )
+
+    def push(self, read: Read, vector: Vector, progress: float = 0.0) -> Applied:
+        """Apply what an agent sends: its gradient, or its direction if momentum is kept at the agent.
+
+        Raises:
+            InputError: if the vector has another shape than the parameters.
+        """
+        self.check(vector)
         alpha, eta = (read.alpha, read.eta) if self.rule.alpha_index == "read" else self.rule.rates(self.k, progress)
         delay = self.k - read.k
         eta = eta / (1 + delay) ** self.rule.eta_delay_power

@@ -220,7 +220,7 @@ def _fractions(P0: Array, M0: Array, gain: Array, target: Array, t: Array) -> tu
 
 
 def _ratio_to_argument(function, x: Array) -> Array:
-    """``function(x) / x`` for an odd function with slope 1 at 0."""
+    """``function(x) / x`` for a function that is 0 with slope 1 at 0; exact where x is too small for a quotient."""
     nonzero = x != 0
     safe = jnp.where(nonzero, x, 0.5)
     return jnp.where(nonzero, function(safe) / safe, 1)

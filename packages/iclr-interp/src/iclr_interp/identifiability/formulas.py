@@ -155,19 +155,16 @@ def _fewest_negations(
     if skeleton.kind == "variable":
         return {leaves[skeleton.variable]: (), full ^ leaves[skeleton.variable]: (0,)}.get(wanted)
     left, right = (_negations(child, leaves, full, known) for child in skeleton.children)
-    a, b = (np.array(list(half)) for half in (left, right))
-    values = a[:, None] & b if skeleton.kind == "and" else a[:, None] | b
-    count = np.add.outer([len(nodes) for nodes in left.values()], [len(nodes) for nodes in right.values()])
-    count = np.where(values == wanted, count, np.where(values == full ^ wanted, count + 1, np.iinfo(int).max))
-    if count.min() == np.iinfo(int).max:
+    first, second, shift = list(left.values()), list(right.values()), 1 + _size(skeleton.children[0])
+    a, b = np.array(list(left))[:, None], np.array(list(right))
+    values = a & b if skeleton.kind == "and" else a | b
+    count, none = np.add.outer(list(map(len, first)), list(map(len, second))), np.iinfo(int).max
+    count = np.where(values == wanted, count, np.where(values == full ^ wanted, count + 1, none))
+    if count.min() == none:
         return None
-    best, (halves, shift) = (
-        count.min(),
-        (list(map(list, (left.values(), right.values()))), 1 + _size(skeleton.children[0])),
-    )
     return min(
-        (*(() if values[i, j] == wanted else (0,)), *(1 + k for k in halves[0][i]), *(shift + k for k in halves[1][j]))
-        for i, j in np.argwhere(count == best)
+        (*(() if values[i, j] == wanted else (0,)), *(1 + k for k in first[i]), *(shift + k for k in second[j]))
+        for i, j in np.argwhere(count == count.min())
     )
 
 
