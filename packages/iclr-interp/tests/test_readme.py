@@ -25,8 +25,8 @@ def test_blocks_run_in_order(folder, monkeypatch):
             ran += 1
             continue
         for line in code.replace("\\\n", " ").splitlines():
-            if line.startswith("iclr identifiability "):
+            if line.startswith(("iclr identifiability ", "iclr orion ")):
                 code_, _, error = run_cli(*line.split()[1:])
                 assert code_ == 0, error
                 ran += 1
-    assert ran >= 4
+    assert ran >= 13

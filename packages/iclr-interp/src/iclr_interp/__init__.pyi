@@ -1,1 +1,2 @@
 from . import identifiability as identifiability
+from . import orion as orion

@@ -1,0 +1,5 @@
+"""Hierarchically pruned attention (Lee, Park, Lee, Suh, Kim, Jeong, Kim, Lee, Jeon and Hwang, ICLR 2025)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

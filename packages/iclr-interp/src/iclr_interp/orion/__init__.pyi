@@ -1,0 +1,93 @@
+from .causal import HYPOTHESES, CausalGraph, interchange_expected, retrieval_graph
+from .compiled import CompiledModel, compiled_dataset, compiled_model
+from .components import (
+    Component,
+    DirectEffects,
+    ablated_accuracy,
+    attention_to_entities,
+    component_overlap,
+    direct_effects,
+    movers,
+)
+from .datasets import Prompt, RetrievalDataset, UnfitError, enough, list_tasks, make_task, register_task
+from .injections import distractor, injected_prompts, oversee, rates, trusted_prompt
+from .language_model import LanguageModel, NonFiniteError, layer_after
+from .oversight import PAPER_BLOCKS, Inspection, TrustedRequest, paper_layer
+from .patching import Layers, PatchTable, draw_pairs, request_patch, residual_patch_sweep
+from .patterns import PatternComparison, compare_patterns, end_patterns, run_with_patterns
+from .retrieval import AmbiguousAnswerError, Entity, NoAnswerError, Query, answer
+from .tiny import Recipe, story_dataset, train, trained
+from .tokens import (
+    CollisionError,
+    MisfitError,
+    byte_level_tokenizer,
+    collisions,
+    encode,
+    first_token,
+    soft_match,
+    value_ids,
+    word_tokenizer,
+)
+
+__all__ = [
+    "HYPOTHESES",
+    "PAPER_BLOCKS",
+    "AmbiguousAnswerError",
+    "CausalGraph",
+    "CollisionError",
+    "CompiledModel",
+    "Component",
+    "DirectEffects",
+    "Entity",
+    "Inspection",
+    "LanguageModel",
+    "Layers",
+    "MisfitError",
+    "NoAnswerError",
+    "NonFiniteError",
+    "PatchTable",
+    "PatternComparison",
+    "Prompt",
+    "Query",
+    "Recipe",
+    "RetrievalDataset",
+    "TrustedRequest",
+    "UnfitError",
+    "ablated_accuracy",
+    "answer",
+    "attention_to_entities",
+    "byte_level_tokenizer",
+    "collisions",
+    "compare_patterns",
+    "compiled_dataset",
+    "compiled_model",
+    "component_overlap",
+    "direct_effects",
+    "distractor",
+    "draw_pairs",
+    "encode",
+    "end_patterns",
+    "enough",
+    "first_token",
+    "injected_prompts",
+    "interchange_expected",
+    "layer_after",
+    "list_tasks",
+    "make_task",
+    "movers",
+    "oversee",
+    "paper_layer",
+    "rates",
+    "register_task",
+    "request_patch",
+    "residual_patch_sweep",
+    "retrieval_graph",
+    "run_with_patterns",
+    "soft_match",
+    "story_dataset",
+    "train",
+    "trained",
+    "trusted_prompt",
+    "value_ids",
+    "word_tokenizer",
+]
