@@ -16,13 +16,8 @@ def table() -> str:
         if entry.method is None:
             raise SystemExit(f"{entry.name} does not load: {entry.reason}")
         paper = entry.method.paper
-        link = (
-            f"https://arxiv.org/abs/{paper.arxiv}"
-            if paper.arxiv
-            else f"https://openreview.net/forum?id={paper.openreview}"
-        )
         lines.append(
-            f"| `{entry.method.slug}` | [{paper.title}]({link}) ({paper.short}) | {entry.method.summary} "
+            f"| `{entry.method.slug}` | [{paper.title}]({paper.links[0]}) ({paper.short}) | {entry.method.summary} "
             f"| [{entry.distribution}](packages/{entry.distribution}) |"
         )
     return "\n".join(lines)

@@ -28,7 +28,7 @@ def quickest(entry):
 def test_it_loads_and_says_who_wrote_it(entry):
     assert entry.error is None
     paper = entry.method.paper
-    assert paper.arxiv or paper.openreview
+    assert paper.arxiv or paper.openreview or paper.proceedings
     assert re.fullmatch(r"ICLR 2025.*", paper.venue)
     assert paper.year == 2025
     assert re.match(r"\s*@\w+\{[\w:-]+,", paper.bibtex)

@@ -3,6 +3,7 @@ import math
 import os
 
 import pytest
+from joblib.externals.loky import get_reusable_executor
 
 from iclr_shared.errors import InputError
 from iclr_shared.sweep import sweep, values
@@ -37,6 +38,7 @@ def points(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", str(folder))
+        get_reusable_executor().shutdown(wait=True)  # workers of an earlier test have another path
         yield importlib.import_module("sweep_points")
 
 

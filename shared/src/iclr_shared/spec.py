@@ -36,6 +36,7 @@ class Paper:
         venue: such as ``"ICLR 2025"``.
         arxiv: identifier such as ``"2311.02076"``, or None.
         openreview: forum identifier, or None.
+        proceedings: address of its page in the proceedings, for a paper with neither of the two.
         code: address of the official code, or None.
         bibtex: one complete BibTeX entry.
     """
@@ -46,6 +47,7 @@ class Paper:
     venue: str
     arxiv: str | None = None
     openreview: str | None = None
+    proceedings: str | None = None
     code: str | None = None
     bibtex: str = ""
 
@@ -57,7 +59,7 @@ class Paper:
     def links(self) -> list[str]:
         """Addresses of the paper and of its official code."""
         pages = (self.arxiv, "https://arxiv.org/abs/"), (self.openreview, "https://openreview.net/forum?id=")
-        return [address + name for name, address in (*pages, (self.code, "")) if name]
+        return [address + name for name, address in (*pages, (self.proceedings, ""), (self.code, "")) if name]
 
     @property
     def short(self) -> str:

@@ -1,0 +1,5 @@
+"""Black-box subset selection by stochastic mirror descent (Greenstein et al., ICLR 2025)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
