@@ -253,3 +253,11 @@ def test_bad_input(arguments, message, table, tmp_path, monkeypatch):
     assert "Traceback" not in error
     assert not (tmp_path / "o").exists()
     assert not (tmp_path / "paid").exists()  # before anything was paid for
+
+
+def test_failing_program_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = run_cli("subset", "select", "--command", "false", "--items", 5, "-k", 2, "--out", "a/b")
+    assert code == 2
+    assert "ended with code 1" in error
+    assert list(tmp_path.iterdir()) == []

@@ -284,3 +284,14 @@ def test_a_training_is_not_resumed_on_other_data(folder, tmp_path, monkeypatch):
     assert (code, "belongs to another data set" in error) == (2, True), error
     code, _, error = run_cli("symspaces", "fit", folder / "train.npz", "--out", out, "--resume", "--alpha", 0.5, *FAST)
     assert (code, "belongs to another model" in error) == (2, True), error
+
+
+def test_bad_matrix_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.stack([np.eye(3)] * 12)
+    x[5, 1, 1] = -0.5
+    np.savez("bad.npz", X=x, y=np.arange(12) % 2)
+    code, _, error = run_cli("symspaces", "classify", "bad.npz", "--out", "a/b")
+    assert code == 2
+    assert "matrix 5 is not positive definite: min eigenvalue -0.5" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.npz"]

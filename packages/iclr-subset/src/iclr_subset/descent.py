@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from iclr_shared.errors import InputError
 from iclr_subset.distributions import ExactK, ExpectedK, membership
 from iclr_subset.mirror import mirror_step
-from iclr_subset.optimizer import Settings
+from iclr_subset.optimizer import STEEPEST, Settings
 
 
 class Trace(NamedTuple):
@@ -81,7 +81,7 @@ def descend(
             return mirror_step(w, g, length, s.geometry, s.c, k).w
 
         if s.geometry != "euclidean":
-            gradient = jnp.clip(gradient, -30 / length, 30 / length)
+            gradient = jnp.clip(gradient, -STEEPEST / length, STEEPEST / length)
         i = jnp.argmin(costs)
         better = costs[i] < best_cost
         best = jnp.where(better, members[i], best)

@@ -1,5 +1,6 @@
 """The ledger: a line of JSON for every cost that was paid for, written at once and never rewritten."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -50,6 +51,7 @@ class Ledger:
         self.path = path
         self.evaluations: list[Evaluation] = []
         self._file = None
+        self._made: list[Path] = []  # folders that were not there before
         if path is not None and path.exists():
             text = path.read_bytes()
             whole = text.rfind(b"\n") + 1
@@ -66,6 +68,7 @@ class Ledger:
         """
         if self.path is not None and self._file is None:
             try:
+                self._made = [folder for folder in self.path.absolute().parents if not folder.exists()]
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("a", encoding="utf-8")
             except OSError as error:
@@ -86,6 +89,9 @@ class Ledger:
             self._file = None
             if not self.evaluations:
                 self.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # others may have put something there
+                    for folder in self._made:
+                        folder.rmdir()
 
 
 def _parsed(lines: Iterable[str], path: Path) -> Iterable[Evaluation]:

@@ -377,14 +377,14 @@ def _state(out: Path, resume: bool) -> Path:
 def _writable(path: Path) -> None:
     """Refuse an output file that could not be written, before any work is done for it."""
     reason = None
+    above = next(folder for folder in path.absolute().parents if folder.exists())
     if not path.name or path.is_dir():
         reason = "it is a folder"
-    elif path.parent.exists() and not path.parent.is_dir():
-        reason = f"{path.parent} is a file"
+    elif not above.is_dir():
+        reason = f"{above.name} is a file"
     else:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path.parent):
+            with tempfile.TemporaryFile(dir=above):
                 pass
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
